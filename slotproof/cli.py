@@ -506,12 +506,17 @@ def report(
 
     They also show the theorems, the law and the proofs. With --trace: the page of one trace alone.
     """
-    from slotproof.pages import report as page
-
     if trace is not None:
-        raise typer.Exit(page.of_trace(out, trace, engine, release, source))
+        from slotproof.pages import trace_page
+
+        raise typer.Exit(trace_page.run(out, trace, engine, release, source))
     if given := [name for name, value in (("engine", engine), ("release", release), ("source", source)) if value]:
         raise UsageError(f"--{given[0]} is for one trace: name it with --trace")
+    from slotproof.console.screen import say
+
+    say("   0 s  reading the findings")  # what the report is made with takes seconds to load
+    from slotproof.pages import report as page
+
     raise typer.Exit(page.run(out))
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from slotproof.pages import report
+from slotproof.pages import trace_page
 
 SIZES, SCHEMES = ((1440, 680), (390, 1000)), ("light", "dark")
 MOST_BYTES = 150_000
@@ -35,7 +35,7 @@ def main() -> int:
         for asked in names:
             name, _, where = asked.partition("=")
             engine, _, release = where.partition(":")
-            report.of_trace(Path(folder), name, engine or None, release or None, None)
+            trace_page.run(Path(folder), name, engine or None, release or None, None)
             for width, height in SIZES:
                 for scheme in SCHEMES:
                     page = started.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path, text in packed(pages).items():
         (place / path).parent.mkdir(exist_ok=True)
         (place / path).write_text(text, encoding="utf-8")
-    (place / "index.html").write_text(report.index([], [], [], [], []), encoding="utf-8")
+    (place / "index.html").write_text(report.index(report.FirstPage([], [])), encoding="utf-8")
     return place
 
 

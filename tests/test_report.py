@@ -15,26 +15,23 @@ from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
-from conformance.planted.faults.kept import kept_run
-from conformance.planted.faults.known_bugs import FAULTS, Fault
-from conformance.planted.faults.show import Shown, refute
-from conformance.search.check import Result
+from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search.replay import row
+from conformance.search.stories import Wanted
 from conformance.telling.picture import frame
 from conformance.telling.tell import tell
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
-from proofs import obligations, prover
-from proofs.counterexample import REACHABLE
+from proofs import obligations
 from proofs.draining import claim_names
 from proofs.fitting import ANSWERED, FITS
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import cli
-from slotproof.pages import documents, report
+from slotproof.pages import documents, proof_part, report, stories, trace_page
 from slotproof.pages.finding_pages import KeptFinding
-from slotproof.proving.proving import mutants, vacuity
+from slotproof.proving.proving import mutants, vacuity_of
 from spec import allocator
 from spec.finite import Seq
 from spec.lengths import Length
@@ -44,15 +41,6 @@ from spec.mamba_slots_state import initial as no_states
 from spec.swa_mapping import alloc_extend, initial
 
 FEW = {fault.stem: fault for fault in FAULTS.values()}  # the last of each stem
-
-
-def shown(fault: Fault) -> Shown:
-    """The fault as the report has it, with a kept run in the place of the drawn ones."""
-    trace = kept_run(fault).trace
-    broken = outcome(trace, fault.make).breaks[-1]
-    law, example = refute(fault)
-    run = Result(fault.stem, broken.severity, len(trace.steps), {}, broken.law, broken.kind, trace=trace)
-    return Shown(fault, law, example, REACHABLE, None, run, 0.0)
 
 
 def obligations_of(stem: str) -> Iterator[tuple[str, str]]:
@@ -74,19 +62,23 @@ def obligations_of(stem: str) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prover, the mutants and the search for faults have their own tests: here it is said at once that two
-    obligations are open, and the runs of faults are kept ones. One fault a stem is shown.
+    """The prover and the mutants have their own tests: here it is said at once that two obligations are open. One fault
+    a stem is shown.
     """
     verdicts = [
         Verdict(stem, name, law, "unknown" if (name, law) in OPEN else "unsat", "unsat", 0.0)
         for stem in STEMS
         for name, law in obligations_of(stem)
     ]
-    monkeypatch.setattr(prover, "prove", lambda *_: verdicts)
-    monkeypatch.setattr(report, "vacuity", lambda hints: vacuity(hints) if hints.stem.name == "allocator" else [])
-    monkeypatch.setattr(report, "mutants", lambda hints: mutants(hints) if hints.stem.name == "allocator" else [])
-    monkeypatch.setattr(report, "FAULTS", {fault.name: fault for fault in FEW.values()})
-    monkeypatch.setattr(report, "show_all", lambda faults, *_: [shown(fault) for fault in faults])
+
+    def of_one_stem(name: str) -> Json:
+        if name != "allocator":
+            return {"witnesses": [], "mutants": []}
+        return {"witnesses": vacuity_of(name), "mutants": mutants(hints_of(name))}
+
+    monkeypatch.setattr(proof_part, "proved", lambda _: verdicts)
+    monkeypatch.setattr(proof_part, "law_of_each_stem", lambda _: {name: of_one_stem(name) for name in STEMS})
+    monkeypatch.setattr(proof_part, "bugs", lambda _: [proof_part.shown_bug(fault) for fault in FEW.values()])
 
 
 OPEN = {("merge_and_sort_free", "places"), ("dedupe", "promises_of_free")}
@@ -99,14 +91,15 @@ TOLD, ABSENT = "0.5.10", "0.5.12"  # the release that the fixture can tell about
 def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One release shows what our implementation with planted bugs shows; the others cannot be loaded."""
 
-    def rows(names: Sequence[str], engine: str, release: str, told: bool) -> list[Json]:
+    def rows(wanted: Sequence[Wanted], engine: str, release: str) -> Iterator[Json]:
         if release != TOLD:
             raise EngineError("no network")
         faulty = Loaded(engine, release, {stem: fault.make for stem, fault in FEW.items()})
-        return [row(trace_files.load(name), faulty, told) for name in names]
+        for name, _ in wanted:
+            yield row(trace_files.load(name), faulty, told=True)
 
-    monkeypatch.setattr(report, "rows_elsewhere", rows)
-    monkeypatch.setattr(report, "remembered", lambda _what, _asked, make, _roots: make())
+    monkeypatch.setattr(stories, "told_elsewhere", rows)
+    monkeypatch.setattr(stories, "remembered", lambda _what, _asked, make, _roots: make())
 
 
 def pages_of(folder: Path) -> list[str]:
@@ -247,7 +240,7 @@ def test_the_page_of_one_trace_is_written(tmp_path: Path) -> None:
     kept = trace_files.load("tail_inside_page")
     path = tmp_path / "run.json"
     path.write_text(json.dumps(kept.trace.as_json()), encoding="utf-8")
-    assert report.of_trace(tmp_path / "page", str(path), None, None, None) == 0
+    assert trace_page.run(tmp_path / "page", str(path), None, None, None) == 0
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert page.count('class="step"') == len(kept.trace.steps) + 1
     assert "✗ broken here" not in page.partition('id="legend"')[0], "our implementation keeps the law"
