@@ -34,8 +34,8 @@ def told_elsewhere(
     wanted: Sequence[Wanted], engine: str, release: str | None, source: Path | None = None, options: Given = ()
 ) -> Iterator[Json]:
     """The rows of the traces with their stories, in order, each as soon as it is there. Beside the ``roots`` of the
-    engine a row has the ``files`` that the process imported from elsewhere, without installed packages. ``source``: a checkout of the
-    engine, in the place of a release. ``options``: the engine's options that the user has set.
+    engine a row has the ``files`` that the process imported from elsewhere, without installed packages. ``source``: a
+    checkout of the engine, in the place of a release. ``options``: the engine's options that the user has set.
 
     Raises ``EngineError`` if the engine cannot be loaded, ``UsageError`` for a trace that cannot be used, and
     ``RuntimeError`` where the process ends before its last row.

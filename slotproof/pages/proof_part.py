@@ -31,12 +31,13 @@ from slotproof.proving.proving import memory_of, mutant_of, vacuity_of
 from spec.logic import Stem
 
 PARTS, CALLED = "laws_of_its_parts", "promises_of_its_calls"  # columns that stand for many obligations
+__all__ = ["FAULTS", "STEMS", "Done", "bugs", "law_of_each_stem", "proved", "prover", "shown_bug", "stem_of"]
 Done = Callable[[], None]
 
 
 def proved(done: Done) -> list[Verdict]:
-    """The verdicts on all obligations. What was proved before is remembered, obligation by obligation, as by ``slotproof
-    prove``. ``done`` is called for each unit of ``prover.tasks``.
+    """The verdicts on all obligations. What was proved before is remembered, obligation by obligation, as ``slotproof
+    prove`` does it. ``done`` is called for each unit of ``prover.tasks``.
     """
     return prover.prove(STEMS, lambda _: done(), memory=memory_of(fresh=False))
 
