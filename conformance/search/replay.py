@@ -12,10 +12,11 @@ from conformance.driver.lockstep import LATENT, UNSUPPORTED, VIOLATION
 from conformance.driver.naming import UsageError
 from conformance.driver.options import Given
 from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
 from conformance.search.elsewhere import ask, tell
-from conformance.search.harm import harm
+from conformance.search.harm import harm, with_another
 from conformance.search.ran import Ran
 from conformance.traces import trace_files
 from conformance.traces.outcome import Outcome, outcome
@@ -50,12 +51,26 @@ def row(kept: Kept, loaded: Loaded, told: bool = False, known: Json | None = Non
     else:
         found["harm"] = harm(kept.trace, found["step"], make) if make and broken else None
     if told:
-        from conformance.telling.tell import tell
-
         sent = make if found["verdict"] != UNSUPPORTED else None
-        found["story"] = [asdict(step) for step in tell(kept.trace, sent, loaded.roots)] if sent else []
+        found |= _story(kept.trace, sent, loaded, found) if sent else {"story": [], "beside": 0}
         found["roots"] = [str(root) for root in loaded.roots]
     return found
+
+
+def _story(trace: Trace, make: Ran, loaded: Loaded, found: Json) -> Json:
+    """The operations told one by one: those of the trace, then those that led to the harm. ``beside``: how many tokens
+    another request has that was there before the first operation, since nobody reads wrong contents without it.
+    """
+    from conformance.search.driven_on import driven_on
+    from conformance.telling.tell import tell
+
+    harm = found["harm"]
+    after = driven_on(trace, found["step"], make, harm) if harm else []
+    beside = harm["beside"] if after else 0
+    steps = [asdict(step) for step in tell(with_another(trace, beside), make, loaded.roots)]
+    if beside:
+        steps = steps[1:]  # the other request came in the first operation
+    return {"story": [*steps[: found["step"]], *after] if after else steps, "beside": beside}
 
 
 def _shown(found: Outcome) -> Json:

@@ -17,6 +17,7 @@ from conformance.driver.trace import Trace
 from conformance.stems.block_cache.picture import of_requests
 from conformance.stems.stem_registry import start
 from conformance.telling.changed import Changed
+from conformance.telling.memory import MemoryPicture
 from conformance.telling.picture import frame
 from conformance.telling.where import CallRecorder, Frame, Raised, Roots, raised
 
@@ -88,6 +89,7 @@ def tell(
         picture = {"does": _does(lock, step["op"]), **_picture(lock, before, after, broken)}
         requests_before, requests = requests, _requests(lock.run)
         _add(picture, requests_before, requests)
+        picture |= _harmed(lock)
         told.append(ToldOperation(line, said, "\n".join(wrong), picture, engine, deeper, below, errors))
         if ended:
             break  # the law and the engine no longer agree, or the run cannot go on
@@ -106,6 +108,15 @@ def _picture(lock: LockStep, before: Any, after: Any, broken: Sequence[Finding])
             for f in broken
         ]
     return found
+
+
+def _harmed(lock: LockStep) -> Json:
+    """What a request read in the operation that was not written for it, where it did."""
+    wrong = lock.run.shadow.wrong
+    if wrong is None:
+        return {}
+    drawer = MemoryPicture(lock.trace.config, lock.run.shadow)
+    return {"harmed": {"page": drawer.page_of(wrong, lock.run.seen), "reader": wrong.reader, "says": str(wrong)}}
 
 
 @runtime_checkable

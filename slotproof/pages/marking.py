@@ -10,15 +10,21 @@ from collections.abc import Sequence
 from conformance.driver.protocol import Json
 
 Panels = list[Json]
+GIVEN_BACK = {"free": "is free", "released": "was freed"}  # looks of a page that can be handed out, in words
 MANY = re.compile(r"\b((?:full |SWA |state )?)(page|slot)s (\d+(?:(?: to |, )\d+)*)")
 
 
-def marked(now: Panels, before: Panels, law: Panels, detail: str = "") -> Panels:
+def marked(now: Panels, before: Panels, law: Panels, detail: str = "", harmed: Json | None = None) -> Panels:
     """The panels with each fact as ``{"name", "value", "was", "law", "wrong"}``.
 
     ``was``: the value before, where the operation changed it. ``law``: what the law has, where this is something else;
     ``law`` empty: there is nothing to compare with. ``detail``: the words of a finding; an item whose name stands in
     them is ``named``. ``state``: ``new``, ``gone`` (it was there before), ``absent`` (only the law has it) or empty.
+    ``harmed``: what a request read that was not written for it, see ``conformance.telling.tell``.
+
+    ``hurts``: sentences that say who is hurt by a page, for example that it is free and who reads it. ``mark``: ``bad``
+    for the pages that are wrong: those that hurt; where none does, those that the finding names or that the law has
+    otherwise. ``odd`` for what else the finding names, what the law has otherwise, and what no law allows.
     """
     kinds = {_panel_key(panel): panel for panels in (law, before, now) for panel in panels}
     words = spelled_out(detail)
@@ -27,7 +33,78 @@ def marked(now: Panels, before: Panels, law: Panels, detail: str = "") -> Panels
         items = _items(key, now, before, law)
         shown = [{**_item(*row, compared=bool(law), words=words), "same": False} for row in items]
         found.append({**panel, "items": shown, "rest": "", "same": False})
-    return found
+    return _with_marks(found, harmed or {})
+
+
+def _with_marks(panels: Panels, harmed: Json) -> Panels:
+    """The panels with ``hurts`` and ``mark`` of each item."""
+    hurts = {
+        _place(panel, item): [*who_is_hurt(item), *[harmed.get("says")] * (item["key"] == harmed.get("page"))]
+        for panel in panels
+        for item in panel["items"]
+    }
+    alone = not any(hurts.values())
+
+    def with_mark(panel: Json, item: Json) -> Json:
+        mine = hurts[_place(panel, item)]
+        told = item["named"] or item["differs"]
+        wrong = any(fact["wrong"] for fact in item["facts"])
+        mark = "bad" if mine or (alone and told) else "odd" if told or wrong else ""
+        return {**item, "hurts": mine, "mark": mark, "touched": item["touched"] or bool(mark)}
+
+    marked_panels = [{**panel, "items": [with_mark(panel, item) for item in panel["items"]]} for panel in panels]
+    return [
+        {**panel, "items": with_guides(panel["items"])} if panel["kind"] == "tree" else panel for panel in marked_panels
+    ]
+
+
+def with_guides(nodes: Sequence[Json]) -> list[Json]:
+    """The nodes of a tree, each above what is below it, with ``guides``: for each depth down to its own a piece of the
+    lines between nodes. ``tee``: the node is not the last below its parent; ``elbow``: it is; ``pass``: a line goes by
+    to a later node; ``blank``.
+    """
+    depths = [node["depth"] for node in nodes]
+
+    def goes_on(place: int, depth: int) -> bool:
+        later = next((other for other in depths[place + 1 :] if other <= depth), 0)
+        return later == depth
+
+    return [
+        {
+            **node,
+            "guides": [
+                ("tee" if goes_on(place, depth) else "elbow")
+                if depth == node["depth"]
+                else ("pass" if goes_on(place, depth) else "blank")
+                for depth in range(1, node["depth"] + 1)
+            ],
+        }
+        for place, node in enumerate(nodes)
+    ]
+
+
+def _place(panel: Json, item: Json) -> tuple[str, str]:
+    return _panel_key(panel), item["key"]
+
+
+def who_is_hurt(item: Json) -> list[str]:
+    """That a page can be handed out though somebody has it; empty where this is not so. ``item``: of a picture."""
+    uses, how = item["uses"], GIVEN_BACK.get(item["look"])
+    if how is None or item["state"] in ("gone", "absent"):
+        return []
+    having, reading = [*uses["held"], *uses["kept"]], uses["read"]
+    said = [f"{item['name']} {how}, and {_listed(having)} still {_verb('has', having)} it"] if having else []
+    said += [f"{item['name']} {how}, and {_listed(reading)} still {_verb('reads', reading)} it"] if reading else []
+    return said
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _verb(word: str, names: Sequence[str]) -> str:
+    """The verb for one, or for several."""
+    return word if len(names) == 1 else {"has": "have", "reads": "read"}[word]
 
 
 def _panel_key(panel: Json) -> str:
@@ -100,7 +177,7 @@ def folded(steps: Sequence[Panels]) -> list[Panels]:
         for panels in steps
         for panel in panels
         for item in panel["items"]
-        if panel["kind"] != "pages" or item["touched"] or item["look"] != "free" or item["wrong"]
+        if panel["kind"] != "pages" or item["touched"] or item["look"] != "free" or item["wrong"] or item["hurts"]
     }
     return [[_folded(panel, busy, first=n == 0) for panel in panels] for n, panels in enumerate(steps)]
 

@@ -47,6 +47,8 @@
     at = next;
     steps.forEach((step, n) => { step.hidden = n !== at; });
     links.forEach((link, n) => (n === at ? link.setAttribute("aria-current", "step") : link.removeAttribute("aria-current")));
+    const rail = links[at].closest(".rail"); // on a phone it scrolls aside
+    rail.scrollLeft += links[at].getBoundingClientRect().left - rail.getBoundingClientRect().left - rail.clientWidth / 2;
     for (const to of ["first", "back"]) buttons[to].setAttribute("aria-disabled", at === 0);
     for (const to of ["next", "last"]) buttons[to].setAttribute("aria-disabled", at === steps.length - 1);
     if (tell) {
@@ -76,7 +78,7 @@
     if (!link) return;
     event.preventDefault();
     show(Number(link.hash.slice("#step-".length)));
-    controls.scrollIntoView({ block: "nearest" });
+    document.getElementById("steps-head").scrollIntoView({ block: "start" });
   });
   addEventListener("hashchange", () => { if (!Number.isNaN(linked())) show(linked()); });
   // On paper all steps stand below each other.
@@ -84,5 +86,6 @@
   addEventListener("afterprint", () => steps.forEach((step, n) => { step.hidden = n !== at; }));
 
   controls.hidden = false;
+  document.body.classList.add("has-steps");
   show(Number.isNaN(linked()) ? Number(controls.dataset.first) : linked(), false);
 })();
