@@ -40,9 +40,10 @@ def _told(trace: Trace, make: Callable[[Json], Any], harm: Json) -> Iterator[lis
         reached = after(trace, make)
         if reached is None:
             return
-        run, steps = reached.lock.run, []
+        run = reached.lock.run
+        steps: list[Json] = []
         onward = ROOMS[trace.stem].onward(run)
-        drawer = MemoryPicture(trace.config, run.shadow)
+        drawer = MemoryPicture(trace.config, run.shadow, bool(harm["beside"]))
         before = drawer.panels(run.seen, _rows(onward))
         for line, wrong in _as_far_as_it_goes(follow(plan, onward)):
             if len(steps) == len(harm["onward"]) or line != harm["onward"][len(steps)]:

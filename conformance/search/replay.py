@@ -67,7 +67,7 @@ def _story(trace: Trace, make: Ran, loaded: Loaded, found: Json) -> Json:
     harm = found["harm"]
     after = driven_on(trace, found["step"], make, harm) if harm else []
     beside = harm["beside"] if after else 0
-    steps = [asdict(step) for step in tell(with_another(trace, beside), make, loaded.roots)]
+    steps = [asdict(step) for step in tell(with_another(trace, beside), make, loaded.roots, beside=beside)]
     if beside:
         steps = steps[1:]  # the other request came in the first operation
     return {"story": [*steps[: found["step"]], *after] if after else steps, "beside": beside}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from conformance.driver.protocol import Json
-from conformance.driver.shadow import BLOCK_SLOTS, BLOCKS, FULL, STATES, SWA, Shadow, WrongSlot
+from conformance.driver.shadow import BLOCK_SLOTS, BLOCKS, FULL, STATES, SWA, Shadow, SlotContent, WrongSlot
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
@@ -23,6 +23,7 @@ from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot
 from conformance.stems.panels import item, listed, panel, uses_of
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
+from conformance.traces.harm_found import a_step_less
 
 Slots = Mapping[str, Sequence[int]]  # the slots of each row, node or request, by the name that a picture gives it
 PADDING = 0
@@ -30,17 +31,19 @@ _BLOCK = re.compile(r"\bblock \d+")  # where words say in which block the conten
 
 
 class MemoryPicture:
-    """Draws the snapshots of one run. ``config``: of the trace. ``shadow``: what each slot holds."""
+    """Draws the snapshots of one run. ``config``: of the trace. ``shadow``: what each slot holds. ``beside``: another
+    request came in the first operation, which is step 0 then.
+    """
 
-    def __init__(self, config: Json, shadow: Shadow) -> None:
+    def __init__(self, config: Json, shadow: Shadow, beside: bool = False) -> None:
         self.size: int = config.get("page_size") or config.get("block_size") or 1
         self.pages: Mapping[str, int] = {
             FULL: config.get("size", 0),
             SWA: config.get("size_swa", 0),
-            STATES: config.get("size_mamba", config.get("size", 0)),
+            STATES: config.get("size_mamba") or config.get("size", 0),
             BLOCKS: config.get("blocks", 0),
         }
-        self.shadow = shadow
+        self.shadow, self.beside = shadow, beside
 
     def panels(self, seen: Any, rows: Slots) -> list[Json]:
         """The panels of a snapshot. ``rows``: the slots of the rows of a caller, which no snapshot has."""
@@ -85,7 +88,11 @@ class MemoryPicture:
         full = self._pool("Pages of the full pool", "full page", FULL, seen.full, held, read, seen.mapping)
         if not seen.mapping:
             return [full]
-        return [full, self._pool("Pages of the SWA pool", "SWA page", SWA, seen.swa, {}, {})]
+        mapped: dict[str, list[int]] = {}
+        for one in full["items"]:
+            for name in one["uses"]["held"]:
+                mapped.setdefault(name, []).extend(int(key.split()[-1]) * self.size for key in one["uses"]["maps"])
+        return [full, self._pool("Pages of the SWA pool", "SWA page", SWA, seen.swa, mapped, {})]
 
     def _of_tree(self, tree: LockRefSnapshot) -> list[Json]:
         titles = {"full": ("Pages of the full pool", "full page"), "swa": ("Pages of the SWA pool", "SWA page")}
@@ -114,7 +121,10 @@ class MemoryPicture:
         for page in range(1, last + 1):
             inside = range(page * self.size, (page + 1) * self.size)
             maps = [f"SWA page {mapping[s] // self.size}" for s in inside if s < len(mapping) and mapping[s]]
-            uses = uses_of(holders.get(page, ()), (), readers.get(page, ()), maps)
+            mine, reading = holders.get(page, []), readers.get(page, [])
+            if not mine and page not in free:
+                mine, reading = reading, []  # a page of nobody else is the reader's own
+            uses = uses_of(mine, (), [name for name in reading if name not in mine], maps)
             items.append(self._item(f"{word} {page}", page in free, uses, pool, inside))
         return panel("pages", title, items)
 
@@ -147,10 +157,14 @@ class MemoryPicture:
         """A page. ``other``, ``whole``: another pool of the shadow memory in which the page is one slot."""
         holds = [self.shadow.holds(pool, slot) for slot in slots]
         holds += [self.shadow.holds(other, whole)] if other else []
-        wrote = dict.fromkeys(f"{one.writer} in step {one.step}" for one in holds if one is not None)
+        wrote = dict.fromkeys(self._wrote(one) for one in holds if one is not None)
         facts = {"place": "free" if free else f"held by {listed(uses['held'])}" if uses["held"] else "in use"}
         facts |= {"written by": listed(wrote)} if wrote else {}
         return item(key, key, facts, "free" if free else "held", uses=uses)
+
+    def _wrote(self, one: SlotContent) -> str:
+        writer = a_step_less(one.writer) if self.beside else one.writer
+        return f"{writer} in step {one.step - self.beside}"
 
 
 def _by_page(slots: Slots, size: int) -> dict[int, list[str]]:

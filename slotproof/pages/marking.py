@@ -22,9 +22,11 @@ def marked(now: Panels, before: Panels, law: Panels, detail: str = "", harmed: J
     them is ``named``. ``state``: ``new``, ``gone`` (it was there before), ``absent`` (only the law has it) or empty.
     ``harmed``: what a request read that was not written for it, see ``conformance.telling.tell``.
 
-    ``hurts``: sentences that say who is hurt by a page, for example that it is free and who reads it. ``mark``: ``bad``
+    ``hurts``: sentences that say who is hurt by a page, for example that it is free and who reads it; ``victims``: who
+    that is. ``mark``: ``bad``
     for the pages that are wrong: those that hurt; where none does, those that the finding names or that the law has
-    otherwise. ``odd`` for what else the finding names, what the law has otherwise, and what no law allows.
+    otherwise; where there are none, those that the step brought into a state that no law allows. ``odd`` for what else
+    the finding names, the law has otherwise, or no law allows.
     """
     kinds = {_panel_key(panel): panel for panels in (law, before, now) for panel in panels}
     words = spelled_out(detail)
@@ -33,29 +35,43 @@ def marked(now: Panels, before: Panels, law: Panels, detail: str = "", harmed: J
         items = _items(key, now, before, law)
         shown = [{**_item(*row, compared=bool(law), words=words), "same": False} for row in items]
         found.append({**panel, "items": shown, "rest": "", "same": False})
-    return _with_marks(found, harmed or {})
+    return _with_marks(found, harmed or {}, broken=bool(detail))
 
 
-def _with_marks(panels: Panels, harmed: Json) -> Panels:
-    """The panels with ``hurts`` and ``mark`` of each item."""
+def _with_marks(panels: Panels, harmed: Json, broken: bool) -> Panels:
+    """The panels with ``hurts``, ``victims`` and ``mark`` of each item. ``broken``: the step breaks a law."""
     hurts = {
         _place(panel, item): [*who_is_hurt(item), *[harmed.get("says")] * (item["key"] == harmed.get("page"))]
         for panel in panels
         for item in panel["items"]
     }
-    alone = not any(hurts.values())
+    pages = [(_place(panel, item), item) for panel in panels if panel["kind"] == "pages" for item in panel["items"]]
+    # The gravest that there is: a page that hurts somebody, one that the finding is about, one that is wrong now.
+    bad = {place for place, _ in pages if hurts[place]}
+    bad = bad or {place for place, item in pages if item["named"] or item["differs"]}
+    bad = bad or {place for place, item in pages if broken and _is_wrong(item) and _changed(item)}
 
     def with_mark(panel: Json, item: Json) -> Json:
-        mine = hurts[_place(panel, item)]
-        told = item["named"] or item["differs"]
-        wrong = any(fact["wrong"] for fact in item["facts"])
-        mark = "bad" if mine or (alone and told) else "odd" if told or wrong else ""
-        return {**item, "hurts": mine, "mark": mark, "touched": item["touched"] or bool(mark)}
+        place = _place(panel, item)
+        odd = item["named"] or item["differs"] or _is_wrong(item)
+        mark = "bad" if place in bad else "odd" if odd else ""
+        read = [harmed["reader"]] if item["key"] == harmed.get("page") else []
+        victims = read or (_having(item) if hurts[place] else [])
+        touched = item["touched"] or bool(mark)
+        return {**item, "hurts": hurts[place], "victims": victims, "mark": mark, "touched": touched}
 
     marked_panels = [{**panel, "items": [with_mark(panel, item) for item in panel["items"]]} for panel in panels]
     return [
         {**panel, "items": with_guides(panel["items"])} if panel["kind"] == "tree" else panel for panel in marked_panels
     ]
+
+
+def _is_wrong(item: Json) -> bool:
+    return any(fact["wrong"] for fact in item["facts"])
+
+
+def _changed(item: Json) -> bool:
+    return bool(item["state"]) or any(fact["was"] is not None for fact in item["facts"])
 
 
 def with_guides(nodes: Sequence[Json]) -> list[Json]:
@@ -96,6 +112,10 @@ def who_is_hurt(item: Json) -> list[str]:
     said = [f"{item['name']} {how}, and {_listed(having)} still {_verb('has', having)} it"] if having else []
     said += [f"{item['name']} {how}, and {_listed(reading)} still {_verb('reads', reading)} it"] if reading else []
     return said
+
+
+def _having(item: Json) -> list[str]:
+    return [*item["uses"]["held"], *item["uses"]["kept"], *item["uses"]["read"]]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ TITLE, BETWEEN, LANE, EDGE = (
     4,
 )  # a strip's title; between two strips; a lane; room at the left and the right
 COLOURS = 8  # how many ``style.css`` has
-SAID = {"free": "free", "released": "freed", "pending": "set aside", "lost": "nobody's", "held": "in use"}
+SAID = {"free": "free", "released": "freed", "pending": "set aside", "lost": "lost", "held": "in use"}
 _WHO = re.compile(r"\b(?:request|session) \d+")
 Place = tuple[float, float]
 
@@ -31,7 +31,7 @@ class Owners:
 
     def __init__(self, steps: Sequence[Panels]) -> None:
         self._numbers: dict[str, int] = {}
-        for name in (name for panels in steps for item in _pages(panels) for name in _users(item)):
+        for name in (name for panels in steps for item in _pages(panels) for name in [*_users(item), *item["victims"]]):
             self._numbers.setdefault(self.who(name), len(self._numbers))
 
     @staticmethod
@@ -83,9 +83,10 @@ def _figure(pools: Sequence[Json], owners: Owners) -> Json:
         top += TITLE + HIGH + BETWEEN
     bottom = top - BETWEEN
     lanes = _lanes(pools[-1]["items"], places, bottom, owners)
-    cells = max(len(panel["items"]) for panel in pools)
+    most = max(len(panel["items"]) for panel in pools)
     words = max((len(lane["name"]) for lane in lanes), default=0)
-    wide = max(cells * (WIDE + GAP) + 2 * EDGE, words * 7.2 + 40)
+    titles = max(len(panel["title"]) for panel in pools)
+    wide = max(most * (WIDE + GAP) + 2 * EDGE, words * 7.2 + 40, titles * 8.2)
     return {
         "strips": strips,
         "maps": [*_maps(pools[-1]["items"], places)],
@@ -134,7 +135,10 @@ def _lanes(items: Sequence[Json], places: dict[str, Place], bottom: float, owner
         for how in ("held", "kept", "read"):
             for name in item["uses"][how]:
                 found.setdefault(name, []).append((item, how))
-    order = sorted(found, key=lambda name: (not any(_is_bad(item, how) for item, how in found[name]), _natural(name)))
+        for name in item["victims"]:  # who reads it by a lock handle has no other line
+            if Owners.who(name) not in map(Owners.who, _users(item)):
+                found.setdefault(name, []).append((item, "read"))
+    order = sorted(found, key=lambda name: (not any(_is_hurt(item, name) for item, _ in found[name]), _natural(name)))
     lanes = []
     for number, name in enumerate(order):
         y = bottom + number * LANE + LANE - 6
@@ -142,7 +146,7 @@ def _lanes(items: Sequence[Json], places: dict[str, Place], bottom: float, owner
         for item, how in found[name]:
             beside = [other for other in order if any(one is item for one, _ in found[other])]
             x = places[item["key"]][0] + (beside.index(name) - (len(beside) - 1) / 2) * 9
-            arrows.append({"x": x, "y": bottom + 3, "how": how, "bad": _is_bad(item, how), "to": item["key"]})
+            arrows.append({"x": x, "y": bottom + 3, "how": how, "bad": _is_hurt(item, name), "to": item["key"]})
         lanes.append(
             {
                 "name": name,
@@ -156,9 +160,9 @@ def _lanes(items: Sequence[Json], places: dict[str, Place], bottom: float, owner
     return lanes
 
 
-def _is_bad(item: Json, how: str) -> bool:
-    """The page is wrong, and this one has it in a table or reads it."""
-    return item["mark"] == "bad" and how != "held"
+def _is_hurt(item: Json, name: str) -> bool:
+    """The page is wrong for this one."""
+    return Owners.who(name) in map(Owners.who, item["victims"])
 
 
 def _natural(name: str) -> list[Any]:
