@@ -11,10 +11,11 @@ from conformance.stems.panels import item, listed, panel, uses_of
 from conformance.stems.session_trim.projection import lengths_of
 from spec.allocator import AllocatorState
 from spec.cache_state import CacheState
+from spec.lengths import touched
 from spec.logic import Map, Truth
 from spec.pair import Pair, swa_page
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool, filled, held
-from spec.session_trim_state import IDLE, SessionTrimState, in_gap, is_whole
+from spec.session_trim_state import IDLE, SessionTrimState, allocated, in_gap, is_whole
 from spec.swa_mapping import SwaMappingState
 
 LENGTHS = {name: f"{name} length" for name in ("protected", "committed", "allocated")}
@@ -70,8 +71,14 @@ def reading(st: CacheState, names: Names) -> dict[int, Json]:
 
 
 def read_pages(st: CacheState) -> dict[int, list[int]]:
-    """The full pages that each row of a request reads, in the order of its text."""
-    return {row: _until_the_end(st.reads, row, partial(in_gap, st.rows, row)) for row in range(st.rows.limit)}
+    """The full pages that each row of a request reads, in the order of its text. Behind the end of a row the engine's
+    table has what an earlier request left there.
+    """
+
+    def unread(row: int, index: int) -> bool:
+        return bool(in_gap(st.rows, row, index)) or index >= touched(allocated(st.rows, row))
+
+    return {row: _until_the_end(st.reads, row, partial(unread, row)) for row in range(st.rows.limit)}
 
 
 def _until_the_end(table: Map, row: int, gone: Callable[[int], Truth] = lambda _: False) -> list[int]:
