@@ -11,7 +11,7 @@ from conformance.driver.protocol import Json
 from conformance.traces.trace_files import Kept
 from slotproof.checks.remarks import arguments_in
 from slotproof.pages.marking import Panels, folded, marked
-from slotproof.pages.strip import Owners, figures
+from slotproof.pages.strip import Owners, figures, repeated
 from slotproof.pages.terms import GlossaryTerm, met_in
 
 FILES = ("style.css", "explorer.js")  # what each page loads from the report's folder
@@ -59,9 +59,9 @@ def steps_of(story: Sequence[Json]) -> list[ExplorerStep]:
     steps = [start, *map(_step, story)]
     pictures = folded([step.panels for step in steps])
     owners = Owners(pictures)
+    drawn = repeated([figures(panels, owners) for panels in pictures])
     return [
-        step._replace(panels=panels, figures=figures(panels, owners))
-        for step, panels in zip(steps, pictures, strict=True)
+        step._replace(panels=panels, figures=shown) for step, panels, shown in zip(steps, pictures, drawn, strict=True)
     ]
 
 

@@ -71,6 +71,28 @@ def figures(panels: Panels, owners: Owners) -> list[Json]:
     return [_figure([*above, panel] if n == 0 else [panel], owners) for n, panel in enumerate(alone)]
 
 
+def repeated(steps: Sequence[list[Json]]) -> list[list[Json]]:
+    """The drawings of all steps, each with ``same``: it is the drawing of the step before, and neither has a mark."""
+    found = []
+    for number, drawings in enumerate(steps):
+        before = steps[number - 1] if number else []
+        pairs = [(drawn, before[n] if n < len(before) else None) for n, drawn in enumerate(drawings)]
+        found.append([{**drawn, "same": other is not None and _alike(drawn, other)} for drawn, other in pairs])
+    return found
+
+
+def _alike(drawn: Json, before: Json) -> bool:
+    cells = [cell for one in (drawn, before) for strip in one["strips"] for cell in strip["cells"]]
+    if any(cell["mark"] for cell in cells) or any(c["touched"] for strip in drawn["strips"] for c in strip["cells"]):
+        return False
+    return _without_touch(drawn) == _without_touch(before)
+
+
+def _without_touch(drawn: Json) -> Json:
+    strips = [{**s, "cells": [{**cell, "touched": False} for cell in s["cells"]]} for s in drawn["strips"]]
+    return {**drawn, "strips": strips}
+
+
 def _figure(pools: Sequence[Json], owners: Owners) -> Json:
     """One drawing: strips below each other, lines of the mapping between them, and the lanes below the last strip."""
     strips: list[Json] = []

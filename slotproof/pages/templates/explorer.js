@@ -13,8 +13,8 @@
   const settled = (panel) => {
     const copy = panel.cloneNode(true);
     for (const gone of copy.querySelectorAll(".gone, .absent, .flag, s, i, em")) gone.remove();
-    for (const marked of [copy, ...copy.querySelectorAll(".touched, .named, .changed, .new")]) {
-      marked.classList.remove("touched", "named", "changed", "new");
+    for (const marked of [copy, ...copy.querySelectorAll(".touched, .named, .changed, .new, .is-odd, .is-bad")]) {
+      marked.classList.remove("touched", "named", "changed", "new", "is-odd", "is-bad");
     }
     return copy;
   };
@@ -27,12 +27,17 @@
   let at = -1;
 
   // What a step does not touch is only named: it is drawn as the step before left it.
-  const last = { panels: {}, items: {} };
+  const last = { panels: {}, items: {}, figures: {} };
   for (const step of steps) {
+    for (const figure of step.querySelectorAll("[data-figure]")) {
+      const key = figure.dataset.figure;
+      if (!figure.querySelector("svg") && last.figures[key]) figure.replaceChildren(settled(last.figures[key]).firstElementChild);
+      last.figures[key] = figure;
+    }
     for (const panel of step.querySelectorAll(".picture:not(.lawside *) > [data-panel]")) {
       const key = panel.dataset.panel;
       if (!panel.querySelector("ul") && last.panels[key]) panel.replaceChildren(...settled(last.panels[key]).childNodes);
-      for (const item of panel.querySelectorAll("li")) {
+      for (const item of panel.matches(".tree") ? [] : panel.querySelectorAll("li")) {
         const name = `${key}: ${item.dataset.item}`;
         if (item.matches(".same") && last.items[name]) item.replaceWith(settled(last.items[name]));
         else last.items[name] = item;
