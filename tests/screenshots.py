@@ -16,8 +16,8 @@ from pathlib import Path
 
 from slotproof.pages import trace_page
 
-SIZES, SCHEMES = ((1440, 740), (390, 1000)), ("light", "dark")
-MOST_BYTES = 150_000
+SIZES, SCHEMES = ((1440, 780), (390, 1000)), ("light", "dark")
+MOST_BYTES = 180_000
 
 
 def main() -> int:
@@ -34,8 +34,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for asked in names:
-            asked, _, last = asked.partition("@")
-            name, _, where = asked.partition("=")
+            shown, _, last = asked.partition("@")
+            name, _, where = shown.partition("=")
             engine, _, release = where.partition(":")
             trace_page.run(Path(folder), name, engine or None, release or None, None)
             for width, height in SIZES:
