@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conformance.driver.lockstep import VIOLATION
+from conformance.driver.lockstep import UNSUPPORTED, VIOLATION
 from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
 from conformance.engines import registry
@@ -21,7 +21,7 @@ from conformance.search.replay import row
 from conformance.stems.panels import item, panel, uses_of
 from conformance.telling.tell import tell
 from conformance.traces import trace_files
-from conformance.traces.outcome import UNSUPPORTED, outcome
+from conformance.traces.outcome import outcome
 from conformance.traces.trace_files import Kept
 from slotproof.pages import explorer
 from slotproof.pages.documents import environment

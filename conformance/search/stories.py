@@ -26,8 +26,8 @@ from conformance.traces import trace_files
 
 Wanted = tuple[str, Json | None]  # a kept trace by name, or a file; and a row that was made of it before, see ``row``
 Subject = tuple[str, str | None, Path | None, Given]  # an engine, its release or its checkout, and its options
-_OURS = str(__package__).rpartition(".")[0]  # the name of the package conformance, which an installation has elsewhere
-SHARED = ["torch", f"{_OURS}.search.replay", f"{_OURS}.telling.tell", __name__]
+_ROOM = str(__package__).rpartition(".")[0]  # the name of the package conformance, which an installation has elsewhere
+SHARED = ["torch", f"{_ROOM}.search.replay", f"{_ROOM}.telling.tell", __name__]
 
 
 def told_elsewhere(
@@ -94,8 +94,8 @@ def _tell(pipe: Connection[Any, Any], said: str, subject: Subject, wanted: Seque
 def _imported_files(roots: Sequence[str]) -> list[str]:
     """The files of modules that are below no root, in no installed package, and not ours."""
     installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    ours = Path(__file__).parents[2]
-    packages = [str(ours / name) for name in ("conformance", "impl", "proofs", "slotproof", "spec")]
+    root = Path(__file__).parents[2]
+    packages = [str(root / name) for name in ("conformance", "impl", "proofs", "slotproof", "spec")]
     known = tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in (*installed, *packages, *roots))
     modules = (module for module in list(sys.modules.values()) if type(module) is ModuleType)
     named = {os.path.realpath(file) for module in modules if isinstance(file := vars(module).get("__file__"), str)}
