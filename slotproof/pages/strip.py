@@ -108,7 +108,7 @@ def _figure(pools: Sequence[Json], owners: Owners) -> Json:
     most = max(len(panel["items"]) for panel in pools)
     words = max((len(lane["name"]) for lane in lanes), default=0)
     titles = max(len(panel["title"]) for panel in pools)
-    wide = max(most * (WIDE + GAP) + 2 * EDGE, words * 7.2 + 40, titles * 8.2)
+    wide = max(most * (WIDE + GAP) + 2 * EDGE, words * 8.3 + 40, titles * 8.2)
     return {
         "strips": strips,
         "maps": [*_maps(pools[-1]["items"], places)],
