@@ -56,8 +56,8 @@ unneeded: $(READY) ## drop each promise, choice and fit in turn, write docs/unne
 report: $(READY) ## pages on which every finding can be stepped through, build/report/index.html
 	$(BIN)/slotproof report -o build/report
 
-# PR 25805, PR 27038 and the newest finding, on real releases. README.md and docs/explorer.md show two of the pictures.
-SHOTS ?= stale_tail_after_overrun copy_on_write_steals_locks load_again_waits_for_itself=vllm:0.33.0
+# Findings on real releases; @last is the step that does harm. README.md and docs/explorer.md show two of the pictures.
+SHOTS ?= insert_under_reader insert_under_reader@last stale_tail_after_overrun copy_on_write_steals_locks
 screenshots: $(READY) ## pictures of the explorer from real runs, build/screenshots/*.png
 	PYTHONPATH=. $(BIN)/python tests/screenshots.py build/screenshots $(SHOTS)
 

@@ -242,15 +242,18 @@ def weight(stem: str) -> int:
 
 
 def prove(
-    stems: Iterable[str], report: Callable[[list[Verdict]], None], certificates: Path | None = None
+    stems: Iterable[str],
+    report: Callable[[list[Verdict]], None],
+    certificates: Path | None = None,
+    memory: AnswerMemory = NOTHING,
 ) -> list[Verdict]:
     """Proves every obligation of the stems on all cores; ``report`` gets the verdicts of each unit when it ends.
 
-    ``certificates``: a folder for cvc5's proofs.
+    ``certificates``: a folder for cvc5's proofs. ``memory``: of proofs that were found before.
     """
-    units = [(*unit, certificates) for unit in tasks(stems)]
+    units = [(*unit, certificates, memory) for unit in tasks(stems)]
     verdicts = on_every_core(look_briefly, units, report, weight=lambda unit: weight(unit[0]))
-    left = still_open(verdict for found in verdicts for verdict in found)
+    left = [(*unit, memory) for unit in still_open(verdict for found in verdicts for verdict in found)]
     return with_later(verdicts, on_every_core(look_at_length, left, report))
 
 

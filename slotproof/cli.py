@@ -603,14 +603,19 @@ def report(
     They also show the theorems, the law and the proofs. With --trace: the page of one trace alone.
     """
     must_have("report", "prove", *registry.extras_of([registry.own()]))
-    from slotproof.pages import report as page
-
     if trace is not None:
+        from slotproof.pages import trace_page
+
         _one_of(release, source)
         with stdin.as_file(trace) as file:
-            raise typer.Exit(page.of_trace(out, file, engine, release, source))
+            raise typer.Exit(trace_page.run(out, file, engine, release, source))
     if given := [name for name, value in (("engine", engine), ("release", release), ("source", source)) if value]:
         raise UsageError(f"--{given[0]} is for one trace: name it with --trace")
+    from slotproof.console.screen import say
+
+    say("   0 s  reading the findings")  # what the report is made with takes seconds to load
+    from slotproof.pages import report as page
+
     raise typer.Exit(page.run(out))
 
 

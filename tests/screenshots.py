@@ -1,9 +1,10 @@
 """``make screenshots``: pictures of the explorer, from real runs on releases of engines.
 
-    python tests/screenshots.py FOLDER TRACE[=ENGINE:RELEASE]...
+    python tests/screenshots.py FOLDER TRACE[=ENGINE:RELEASE][@last]...
 
 makes for each kept trace a page on this release, else on the one that shows it worst, and pictures of it at the widths
-of a desktop and of a phone, light and dark. The pictures begin where the steps begin.
+of a desktop and of a phone, light and dark. The pictures begin where the step begins that breaks a law; with ``@last``
+where the last step begins, such as the one that does harm.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from slotproof.pages import report
+from slotproof.pages import trace_page
 
-SIZES, SCHEMES = ((1440, 680), (390, 1000)), ("light", "dark")
-MOST_BYTES = 150_000
+SIZES, SCHEMES = ((1440, 780), (390, 1000)), ("light", "dark")
+MOST_BYTES = 180_000
 
 
 def main() -> int:
@@ -33,15 +34,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for asked in names:
-            name, _, where = asked.partition("=")
+            shown, _, last = asked.partition("@")
+            name, _, where = shown.partition("=")
             engine, _, release = where.partition(":")
-            report.of_trace(Path(folder), name, engine or None, release or None, None)
+            trace_page.run(Path(folder), name, engine or None, release or None, None)
             for width, height in SIZES:
                 for scheme in SCHEMES:
                     page = started.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
                     page.goto((Path(folder) / "index.html").as_uri())
-                    page.locator("#steps-head").evaluate("e => scrollTo(0, e.getBoundingClientRect().top - 8)")
-                    path = out / f"{name}-{width}-{scheme}.png"
+                    if last:
+                        page.keyboard.press("End")
+                    top = "#controls" if width > 400 else ".step:not([hidden])"
+                    page.locator(top).evaluate("e => scrollTo(0, e.getBoundingClientRect().top + scrollY - 8)")
+                    path = out / f"{name}{'-' * bool(last)}{last}-{width}-{scheme}.png"
                     page.screenshot(path=path)
                     page.close()
                     size = path.stat().st_size

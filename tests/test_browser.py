@@ -16,7 +16,9 @@ import pytest
 
 from conformance.driver.lockstep import VIOLATION
 from conformance.driver.trace import Trace
+from conformance.engines.registry import Loaded
 from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search.replay import row
 from conformance.telling.tell import tell
 from conformance.traces import trace_files
 from conformance.traces.trace_files import Kept
@@ -31,13 +33,20 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="there is no chromium on this machine"),
     pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}"),
 ]
-SHOWN = {"pools": ("tail_inside_page", "tail_inside_page"), "tree": ("copy_on_write_steals_locks", "pr_27038")}
+SHOWN = {
+    "pools": ("tail_inside_page", "tail_inside_page"),
+    "tree": ("copy_on_write_steals_locks", "pr_27038"),
+    "cache": ("insert_under_reader", "insert_under_reader"),
+    "harm": ("restore_under_reader", "restore_under_lock"),
+}
 PHONE, DESKTOP = {"width": 390, "height": 800}, {"width": 1440, "height": 900}
 
 
 def shown_by_a_fault(trace: str, fault: str) -> tuple[Kept, list[Any]]:
     """A kept trace on our implementation with a planted bug."""
     kept = trace_files.load(trace)
+    if fault == "restore_under_lock":  # with the steps up to the harm
+        return kept, row(kept, Loaded("faulty", "1", {kept.trace.stem: FAULTS[fault].make}), told=True)["story"]
     return kept, [asdict(step) for step in tell(kept.trace, FAULTS[fault].make)]
 
 
@@ -50,15 +59,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / name).write_text(text, encoding="utf-8")
     for name, (trace, fault) in SHOWN.items():
         kept, story = shown_by_a_fault(trace, fault)
-        row = {"engine": "ours", "release": "1", "verdict": VIOLATION, "step": len(story), "harm": None, "story": story}
+        own = sum(not step.get("driven_on") for step in story)
+        shown = {"engine": "ours", "release": "1", "verdict": VIOLATION, "step": own, "harm": None, "story": story}
         more = {"up": "", "home": True, "title": "", "test": "assert False", "rows": []}
-        (place / f"{name}.html").write_text(explorer.page(environment(html=True), kept, row, **more), encoding="utf-8")
+        (place / f"{name}.html").write_text(
+            explorer.page(environment(html=True), kept, shown, **more), encoding="utf-8"
+        )
         more |= {"up": "../", "plain": "slotproof report --trace run.json"}
-        pages[f"packed/{name}.html"] = explorer.page(environment(html=True), kept, row, **more)
+        pages[f"packed/{name}.html"] = explorer.page(environment(html=True), kept, shown, **more)
     for path, text in packed(pages).items():
         (place / path).parent.mkdir(exist_ok=True)
         (place / path).write_text(text, encoding="utf-8")
-    (place / "index.html").write_text(report.index([], [], [], [], []), encoding="utf-8")
+    (place / "index.html").write_text(report.index(report.FirstPage([], [])), encoding="utf-8")
     return place
 
 
@@ -191,6 +203,60 @@ def test_paper_has_all_steps(opened: Any) -> None:
     assert len(step_of(page)) == 1
 
 
+def test_the_bar_of_steps_stays_on_a_phone(opened: Any) -> None:
+    page = opened("cache", PHONE)
+    for where in (0, 800, 100_000):
+        page.evaluate(f"scrollTo(0, {where})")
+        box = page.locator("#controls").bounding_box()
+        assert box["y"] >= 0, where
+        assert box["y"] + box["height"] <= PHONE["height"], where
+        buttons = page.get_by_role("button", name="Back").bounding_box()
+        assert buttons["height"] >= 40, "a thumb finds it"
+    foot = page.locator("#legend li").last.bounding_box()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    last = page.locator("main").bounding_box()
+    assert last["y"] + last["height"] <= page.locator("#controls").bounding_box()["y"] + 1, "it hides nothing"
+    assert foot is not None
+
+
+def test_the_red_cell_is_red_and_its_reader_has_a_red_line(opened: Any) -> None:
+    page = opened("cache")
+    cells = page.locator(".step:visible .cell.bad")
+    assert cells.evaluate_all("all => all.map(e => e.dataset.cell)") == ["full page 1"]
+    colours = [page.evaluate("e => getComputedStyle(e).fill", one.element_handle()) for one in (
+        cells.first.locator("rect"), page.locator(".step:visible .cell:not(.bad) rect").first
+    )]  # fmt: skip
+    assert colours[0] == "rgb(168, 32, 26)"
+    assert colours[0] != colours[1]
+    lanes = page.locator(".step:visible .lane:has(.arrow.bad)")
+    assert lanes.evaluate_all("all => all.map(e => e.dataset.lane)") == ["row 0 (request 0)"]
+    assert page.locator(".hurts:visible").inner_text() == "✗ full page 1 is free, and row 0 (request 0) still reads it."
+
+
+def test_an_unchanged_drawing_is_drawn_again(opened: Any) -> None:
+    for name in SHOWN:
+        page = opened(name)
+        assert page.locator("[data-figure]:not(:has(svg))").count() == 0
+        assert page.locator("[data-panel].tree:not(:has(li))").count() == 0
+
+
+def test_the_steps_go_on_to_the_harm(opened: Any) -> None:
+    page = opened("harm")
+    own = page.locator(".step:not(.driven)").count() - 1
+    last = page.locator(".step").count() - 1
+    assert step_of(page) == [f"step-{own}"], "it opens where the law breaks"
+    page.get_by_role("link", name=f"step {last}", exact=True).click()
+    assert step_of(page) == [f"step-{last}"]
+    assert (
+        page.locator(".harm:visible").inner_text().startswith("✗ The harm: handle 1 reads stranger 2's tokens in step")
+    )
+    assert page.locator(".rail .driven").count() == last - own > 0
+    assert page.locator(".rail a").nth(own + 1).evaluate("e => getComputedStyle(e).borderStyle") == "dashed"
+    assert page.locator(".step:visible .cell.bad").evaluate_all("all => all.map(e => e.dataset.cell)") == [
+        "full page 1"
+    ]
+
+
 @pytest.mark.parametrize("name", [*SHOWN, "index"])
 def test_a_phone_shows_the_page_whole(name: str, opened: Any) -> None:
     page = opened(name, PHONE)
@@ -222,9 +288,9 @@ def test_a_run_with_a_strange_name_is_text_and_never_markup(folder: Path, opened
         step["changed"] = step["call"] = step["wrong"] = attack
         for found in step["picture"].get("broken", []):
             found.update(sentence=attack, detail=attack, words=attack)
-    row = {"engine": attack, "release": attack, "verdict": attack, "step": 1, "harm": {"sentence": attack}}
+    shown = {"engine": attack, "release": attack, "verdict": attack, "step": 1, "harm": {"sentence": attack}}
     more = {"up": "", "home": True, "title": attack, "test": attack, "rows": []}
-    text = explorer.page(environment(html=True), taken, {**row, "story": story}, **more)
+    text = explorer.page(environment(html=True), taken, {**shown, "story": story}, **more)
     (folder / "attack.html").write_text(text, encoding="utf-8")
     page = opened("attack")
     page.keyboard.press("Home")

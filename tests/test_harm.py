@@ -191,7 +191,7 @@ def test_a_run_before_shrinking_is_looked_at_only_where_it_can_say_more(monkeypa
         looked.append(trace)
         return Harm(operations=7)
 
-    monkeypatch.setattr(search, "_forked", nothing)
+    monkeypatch.setattr(search, "_harm_of", nothing)
     small, drawn = lent(1, 0), lent(4, 0, 1)
     harm(drawn, 3, twice, lent(4, 0, 1, 2))
     assert [trace.steps for trace in looked] == [drawn.steps], "its world is large enough"

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from packed_pages import unpacked
@@ -15,26 +21,25 @@ from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
-from conformance.planted.faults.kept import kept_run
-from conformance.planted.faults.known_bugs import FAULTS, Fault
-from conformance.planted.faults.show import Shown, refute
-from conformance.search.check import Result
+from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search.replay import row
+from conformance.search.stories import Wanted
+from conformance.stems.found import law_of
 from conformance.telling.picture import frame
 from conformance.telling.tell import tell
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
-from proofs import obligations, prover
-from proofs.counterexample import REACHABLE
+from proofs import obligations
 from proofs.draining import claim_names
 from proofs.fitting import ANSWERED, FITS
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import cli
-from slotproof.pages import documents, law_pages, report
+from slotproof.console import remembering
+from slotproof.pages import documents, law_pages, proof_part, report, stories, trace_page
 from slotproof.pages.finding_pages import KeptFinding
-from slotproof.proving.proving import mutants, vacuity
+from slotproof.proving.proving import mutants, vacuity_of
 from spec import allocator
 from spec.finite import Seq
 from spec.lengths import Length
@@ -44,15 +49,6 @@ from spec.mamba_slots_state import initial as no_states
 from spec.swa_mapping import alloc_extend, initial
 
 FEW = {fault.stem: fault for fault in FAULTS.values()}  # the last of each stem
-
-
-def shown(fault: Fault) -> Shown:
-    """The fault as the report has it, with a kept run in the place of the drawn ones."""
-    trace = kept_run(fault).trace
-    broken = outcome(trace, fault.make).breaks[-1]
-    law, example = refute(fault)
-    run = Result(fault.stem, broken.severity, len(trace.steps), {}, broken.law, broken.kind, trace=trace)
-    return Shown(fault, law, example, REACHABLE, None, run, 0.0)
 
 
 def obligations_of(stem: str) -> Iterator[tuple[str, str]]:
@@ -74,21 +70,26 @@ def obligations_of(stem: str) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prover, the mutants and the search for faults have their own tests: here it is said at once that two
-    obligations are open, and the runs of faults are kept ones. One fault a stem is shown.
+    """The prover and the mutants have their own tests: here it is said at once that two obligations are open. One fault
+    a stem is shown.
     """
     verdicts = [
         Verdict(stem, name, law, "unknown" if (name, law) in OPEN else "unsat", "unsat", 0.0)
         for stem in STEMS
         for name, law in obligations_of(stem)
     ]
-    monkeypatch.setattr(prover, "prove", lambda *_: verdicts)
-    monkeypatch.setattr(report, "vacuity", lambda hints: vacuity(hints) if hints.stem.name == "allocator" else [])
-    monkeypatch.setattr(report, "mutants", lambda hints: mutants(hints) if hints.stem.name == "allocator" else [])
-    monkeypatch.setattr(report, "FAULTS", {fault.name: fault for fault in FEW.values()})
-    monkeypatch.setattr(report, "show_all", lambda faults, *_: [shown(fault) for fault in faults])
+
+    def of_one_stem(name: str) -> Json:
+        if name != "allocator":
+            return {"witnesses": [], "mutants": []}
+        return {"witnesses": vacuity_of(name), "mutants": mutants(hints_of(name))}
+
+    monkeypatch.setattr(proof_part, "proved", lambda _: verdicts)
+    monkeypatch.setattr(proof_part, "law_of_each_stem", lambda _: {name: of_one_stem(name) for name in STEMS})
+    monkeypatch.setattr(proof_part, "bugs", lambda _: [proof_part.shown_bug(fault) for fault in FEW.values()])
 
 
+ROOT = Path(__file__).resolve().parents[1]
 OPEN = {("merge_and_sort_free", "places"), ("dedupe", "promises_of_free")}
 
 
@@ -99,14 +100,15 @@ TOLD, ABSENT = "0.5.10", "0.5.12"  # the release that the fixture can tell about
 def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One release shows what our implementation with planted bugs shows; the others cannot be loaded."""
 
-    def rows(names: Sequence[str], engine: str, release: str, told: bool) -> list[Json]:
+    def rows(wanted: Sequence[Wanted], engine: str, release: str) -> Iterator[Json]:
         if release != TOLD:
             raise EngineError("no network")
         faulty = Loaded(engine, release, {stem: fault.make for stem, fault in FEW.items()})
-        return [row(trace_files.load(name), faulty, told) for name in names]
+        for name, _ in wanted:
+            yield row(trace_files.load(name), faulty, told=True)
 
-    monkeypatch.setattr(report, "rows_elsewhere", rows)
-    monkeypatch.setattr(report, "remembered", lambda _what, _asked, make, _roots: make())
+    monkeypatch.setattr(stories, "told_elsewhere", rows)
+    monkeypatch.setattr(stories, "remembered", lambda _what, _asked, make, _roots: make())
 
 
 def pages_of(folder: Path) -> list[str]:
@@ -247,8 +249,132 @@ def test_the_page_of_one_trace_is_written(tmp_path: Path) -> None:
     kept = trace_files.load("tail_inside_page")
     path = tmp_path / "run.json"
     path.write_text(json.dumps(kept.trace.as_json()), encoding="utf-8")
-    assert report.of_trace(tmp_path / "page", str(path), None, None, None) == 0
+    assert trace_page.run(tmp_path / "page", str(path), None, None, None) == 0
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert page.count('class="step"') == len(kept.trace.steps) + 1
     assert "✗ broken here" not in page.partition('id="legend"')[0], "our implementation keeps the law"
     assert {file.name for file in (tmp_path / "page").iterdir()} == {"index.html", "style.css", "explorer.js"}
+
+
+# A page is written when it is ready.
+
+
+@pytest.mark.usefixtures("proved", "replayed")
+def test_a_page_is_there_before_the_next_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page of a finding lies in the folder when the next one is asked for, and the first page leads to it; the
+    proofs begin after the last one.
+    """
+    told, seen = stories.stories, []
+    folder = tmp_path / "page"
+
+    def watched(findings: Sequence[KeptFinding]) -> Iterator[stories.Told]:
+        first = (folder / "index.html").read_text(encoding="utf-8")
+        assert first.count("(its page is not written yet)") == len(findings), "all findings are listed at once"
+        assert "This part is being made" in first
+        for one in told(findings):
+            yield one
+            seen.append((folder / "findings" / f"{one[0].kept.name}.html").is_file())
+
+    def proofs(_: object) -> list[Verdict]:
+        assert len(seen) == len(list((folder / "findings").iterdir())) > 1
+        first = (folder / "index.html").read_text(encoding="utf-8")
+        assert "(its page is not written yet)" not in first.partition('id="theorems"')[0]
+        return []
+
+    monkeypatch.setattr(report, "stories", watched)
+    monkeypatch.setattr(report, "BETWEEN", 0.0)
+    monkeypatch.setattr(proof_part, "proved", proofs)
+    assert report.run(folder) == 0
+    assert all(seen)
+    assert "This part is being made" not in (folder / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_first_line_comes_before_anything_is_loaded() -> None:
+    code = "import sys, slotproof.console.screen as s, slotproof.cli as c\n"
+    code += "s.say = lambda what, **_: (print(what), print('slotproof.pages.report' in sys.modules), exit())\n"
+    code += "c.app(['report', '-o', sys.argv[1]], standalone_mode=False)"
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["   0 s  reading the findings", "False"], done.stderr
+
+
+# What is remembered.
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An allocator of one's own in two files that leaks a page, and a trace that shows it."""
+    monkeypatch.setenv("SLOTPROOF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "leaking_parts.py").write_text("LEAKS = True\n")
+    (tmp_path / "leaking_engine.py").write_text(
+        "from conformance.engines.toy import ToyAllocator\nfrom leaking_parts import LEAKS\n"
+        "def make(config):\n    return ToyAllocator(config['size'], config['page_size'], leaks=LEAKS)\n"
+    )
+    steps = [{"op": "extend", "rows": [0], "more": [2]}, {"op": "finish", "row": 0, "committed": 2}]
+    config = {"size": 3, "page_size": 1, "rows": 3, "need_sort": False}
+    (tmp_path / "run.json").write_text(json.dumps({"stem": "allocator", "config": config, "steps": steps}))
+    return tmp_path
+
+
+def verdict_of(folder: Path) -> tuple[str, bool]:
+    """What ``report --trace`` shows of the engine of one's own, and whether it was replayed for that."""
+    words = ["report", "-o", "page", "--trace", "run.json", "--engine", "leaking_engine:make"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
+    line = [sys.executable, "-m", "slotproof", *words]
+    done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (folder / "page" / "index.html").read_text(encoding="utf-8")
+    found = "violation" if '<strong class="verdict violation">' in page else "conforms"
+    return found, "replaying run" in done.stdout
+
+
+def test_a_page_of_ones_own_engine_is_told_anew_where_a_source_has_changed(engine: Path) -> None:
+    """Also where the source is a module that the engine imports, and nothing but its content differs."""
+    assert verdict_of(engine) == ("violation", True)
+    page = (engine / "page" / "index.html").read_text(encoding="utf-8")
+    sentence = law_of("allocator").invariants["no_leak"].sentence
+    assert sentence in " ".join(re.sub(r"<.*?>", "", page.partition('id="steps-head"')[0]).split())
+    assert verdict_of(engine) == ("violation", False)
+    parts = engine / "leaking_parts.py"
+    stat = parts.stat()
+    parts.write_text("LEAKS = None\n")
+    os.utime(parts, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert verdict_of(engine) == ("conforms", True)
+    parts.write_text("LEAKS = True\n")
+    assert verdict_of(engine) == ("violation", True)
+    run = json.loads((engine / "run.json").read_text())
+    run["steps"] = run["steps"][:1]
+    (engine / "run.json").write_text(json.dumps(run))
+    assert verdict_of(engine) == ("conforms", True), "the trace is another"
+
+
+def test_a_story_is_told_anew_where_our_sources_or_the_release_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTPROOF_CACHE", str(tmp_path / "cache"))
+    ours, release = tmp_path / "ours", tmp_path / "release"
+    for place in (ours, release):
+        place.mkdir()
+        (place / "a.py").write_text("1")
+    package = ModuleType("ours")
+    package.__path__ = [str(ours)]
+    monkeypatch.setattr(remembering, "PACKAGES", (package,))
+    asked: list[str] = []
+
+    def elsewhere(wanted: Sequence[Wanted], *_: object) -> Iterator[Json]:
+        asked.append(wanted[0][0])
+        yield {"verdict": VIOLATION, "roots": [str(release)], "files": [], "story": []}
+
+    monkeypatch.setattr(trace_page, "told_elsewhere", elsewhere)
+    kept = trace_files.load("tail_inside_page")
+
+    def told(number: str = "1") -> int:
+        before = len(asked)
+        trace_page.told(kept, kept.name, "sglang", number, None, None)
+        return len(asked) - before
+
+    assert [told(), told(), told("2"), told()] == [1, 0, 1, 0]
+    for place in (ours, release):
+        (place / "a.py").write_text("2")
+        assert [told(), told()] == [1, 0], place.name

@@ -67,12 +67,12 @@ def harm(
     small = Trace(trace.stem, trace.config, trace.steps[:step])
     if seconds == 0:
         return Harm(world=world_of(small), cut_short=True).as_json()
-    found = replace(_forked(small, make, clock), world=world_of(small))
+    found = replace(_harm_of(small, make, clock), world=world_of(small))
     if found.request or found.ended or drawn is None or drawn.steps == small.steps or not is_small(small):
         return found.as_json()
     if clock.is_up():
         return replace(found, world=f"{found.world}, too few to show it; {LATE}", cut_short=True).as_json()
-    larger = replace(_forked(drawn, make, clock), world=world_of(drawn), drawn=drawn.as_json())
+    larger = replace(_harm_of(drawn, make, clock), world=world_of(drawn), drawn=drawn.as_json())
     if larger.request:
         return larger.as_json()
     both = f"{found.world}; and before the run was shrunk with {larger.world}"
@@ -80,14 +80,27 @@ def harm(
     return replace(found, operations=calls, world=both, stops=found.stops or larger.stops, cut_short=late).as_json()
 
 
-def _forked(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
+def _harm_of(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
     """As ``search``, in a process of its own; on CUDA in this one, since a forked process could not use it."""
     if _uses_cuda():
         return search(trace, make, clock)
+    found, ended = _asked(lambda: asdict(search(trace, make, clock)))
+    return Harm(**{**found, "onward": tuple(found["onward"])}) if found else Harm(stops=ended)
+
+
+def forked(look: Callable[[], Any]) -> Any:
+    """The answer of ``look``, which is plain data, from a process of its own; ``None`` where the process ends without
+    one. On CUDA from this process, since a forked one could not use it.
+    """
+    return look() if _uses_cuda() else _asked(look)[0]
+
+
+def _asked(look: Callable[[], Any]) -> tuple[Any, str]:
+    """The answer of a forked process; or ``None``, and how it ended. Raises ``EngineError`` for an exception."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
-        _answer(writable, lambda: search(trace, make, clock))
+        _answer(writable, look)
     os.close(writable)
     with watchdog.paused():  # the child ends itself after a time
         with open(readable, encoding="utf-8") as pipe:
@@ -95,11 +108,11 @@ def _forked(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
         _, status = os.waitpid(child, 0)
     if not told:
         died = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {status}"
-        return Harm(stops="it does not answer" if died == "SIGALRM" else f"the process died: {died}")
-    found = json.loads(told)
-    if "error" in found:
-        raise EngineError(found["error"])
-    return Harm(**{**found, "onward": tuple(found["onward"])})
+        return None, "it does not answer" if died == "SIGALRM" else f"the process died: {died}"
+    kind, found = json.loads(told)
+    if kind == "error":
+        raise EngineError(found)
+    return found, ""
 
 
 def _uses_cuda() -> bool:
@@ -107,15 +120,15 @@ def _uses_cuda() -> bool:
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
-def _answer(writable: int, look: Callable[[], Harm]) -> None:
+def _answer(writable: int, look: Callable[[], Any]) -> None:
     """Writes what was found as JSON, and ends the process."""
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(SECONDS)
         try:
-            told: Json = asdict(look())
+            told = ["found", look()]
         except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}"}
+            told = ["error", f"{type(error).__name__}: {error}"]
         with open(writable, "w", encoding="utf-8") as pipe:
             json.dump(told, pipe)
     finally:
@@ -124,7 +137,7 @@ def _answer(writable: int, look: Callable[[], Harm]) -> None:
 
 def search(trace: Trace, make: Callable[[Json], Any], clock: Clock | None = None) -> Harm:
     """The harm that plans of calls after the last operation of ``trace`` show, as far as the time allows."""
-    found, driven_on = _Search(), _after(trace, make)
+    found, driven_on = _Search(), after(trace, make)
     if driven_on is None:
         return found.best
     if driven_on.law in ROOMS[trace.stem].ends:
@@ -133,7 +146,7 @@ def search(trace: Trace, make: Callable[[Json], Any], clock: Clock | None = None
         for plan in PLANS:
             if clock is not None and clock.is_up():
                 return replace(found.best, cut_short=True)
-            reached = _after(with_another(trace, beside), make)
+            reached = after(with_another(trace, beside), make)
             if reached is None or reached.law != driven_on.law:
                 break  # with another request beside it the trace shows something else
             found.follow(plan, reached.lock, beside)
@@ -154,7 +167,7 @@ class _Search:
         wrong: WrongSlot | None = lock.run.shadow.wrong
         stops = ""
         try:
-            onward = _follow(plan, ROOMS[lock.trace.stem].onward(lock.run))
+            onward = follow(plan, ROOMS[lock.trace.stem].onward(lock.run))
             while wrong is None and len(said) < CALLS and (sent := next(onward, None)):
                 line, wrong = sent
                 said.append(line)
@@ -183,14 +196,14 @@ def with_another(trace: Trace, tokens: int) -> Trace:
     return Trace(trace.stem, config, [other, *trace.steps])
 
 
-class _Reached(NamedTuple):
+class Reached(NamedTuple):
     """A run after the last operation of a trace, and the law that broke then; empty if none did."""
 
     lock: LockStep
     law: str
 
 
-def _after(trace: Trace, make: Callable[[Json], Any]) -> _Reached | None:
+def after(trace: Trace, make: Callable[[Json], Any]) -> Reached | None:
     """The run after a trace; ``None`` where the engine does not get there."""
     try:
         lock = start(trace.stem, make, trace.config, strict=False)
@@ -202,10 +215,10 @@ def _after(trace: Trace, make: Callable[[Json], Any]) -> _Reached | None:
     try:
         lock.do(**trace.steps[-1])
     except Finding as finding:
-        return _Reached(lock, finding.law)
+        return Reached(lock, finding.law)
     except (Misuse, Unsupported):
         return None
-    return _Reached(lock, next((latent.law for latent in lock.law.latents[latents:]), ""))
+    return Reached(lock, next((latent.law for latent in lock.law.latents[latents:]), ""))
 
 
 def _in_words(error: Exception) -> str:
@@ -217,7 +230,7 @@ def _in_words(error: Exception) -> str:
     return what if where is None else f"cannot be driven on, at {where}: {what}"
 
 
-def _follow(plan: tuple[str, ...], onward: Onward) -> Move:
+def follow(plan: tuple[str, ...], onward: Onward) -> Move:
     """The moves of a plan, again and again, until none of them sends anything."""
     yield from onward.moves["begin"]()
     sends = True

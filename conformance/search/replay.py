@@ -12,25 +12,29 @@ from conformance.driver.lockstep import LATENT, UNSUPPORTED, VIOLATION
 from conformance.driver.naming import UsageError
 from conformance.driver.options import Given
 from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
 from conformance.search.elsewhere import ask, tell
-from conformance.search.harm import harm
+from conformance.search.harm import harm, with_another
 from conformance.search.ran import Ran
 from conformance.traces import trace_files
 from conformance.traces.outcome import Outcome, outcome
 from conformance.traces.trace_files import Kept
 
+SHOWN = ("verdict", "step", "law", "kind")  # what a trace shows on an engine; a detail may name numbers of the process
 
-def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
+
+def row(kept: Kept, loaded: Loaded, told: bool = False, known: Json | None = None) -> Json:
     """What the trace shows on an engine: the first violation; if there is none, the first latent finding; else that it
     conforms. ``step`` counts from 1.
 
     The verdict is ``unsupported`` where the engine cannot be built for the trace, or where a step cannot be sent to
     it. Where a law is broken, ``harm`` says what came of it. ``told``: with the ``story`` too, where all steps
-    could be sent, and the ``roots`` of the engine's code. Raises ``EngineError`` for a
-    trace of an unknown stem, and ``UsageError`` if our own implementation shows that the trace sends what no caller may
-    send.
+    could be sent, and the ``roots`` of the engine's code. ``known``: a row that was made before, on this release; where
+    the trace shows now what it showed then, the harm is taken from it, since to look for harm takes most of the time.
+    Raises ``EngineError`` for a trace of an unknown stem, and ``UsageError`` if our own implementation shows that the
+    trace sends what no caller may send.
     """
     maker = loaded.makers.get(kept.trace.stem)
     make = None if maker is None else Ran(maker)
@@ -42,14 +46,31 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     if make and make.values:
         found["ran"] = make.as_json()
     broken = found["verdict"] in (VIOLATION, LATENT)
-    found["harm"] = harm(kept.trace, found["step"], make) if make and broken else None
+    if known is not None and all(known[key] == found[key] for key in SHOWN):
+        found["harm"] = known["harm"]
+    else:
+        found["harm"] = harm(kept.trace, found["step"], make) if make and broken else None
     if told:
-        from conformance.telling.tell import tell
-
         sent = make if found["verdict"] != UNSUPPORTED else None
-        found["story"] = [asdict(step) for step in tell(kept.trace, sent, loaded.roots)] if sent else []
+        found |= _story(kept.trace, sent, loaded, found) if sent else {"story": [], "beside": 0}
         found["roots"] = [str(root) for root in loaded.roots]
     return found
+
+
+def _story(trace: Trace, make: Ran, loaded: Loaded, found: Json) -> Json:
+    """The operations told one by one: those of the trace, then those that led to the harm. ``beside``: how many tokens
+    another request has that was there before the first operation, since nobody reads wrong contents without it.
+    """
+    from conformance.search.driven_on import driven_on
+    from conformance.telling.tell import tell
+
+    harm = found["harm"]
+    after = driven_on(trace, found["step"], make, harm) if harm else []
+    beside = harm["beside"] if after else 0
+    steps = [asdict(step) for step in tell(with_another(trace, beside), make, loaded.roots, beside=beside)]
+    if beside:
+        steps = steps[1:]  # the other request came in the first operation
+    return {"story": [*steps[: found["step"]], *after] if after else steps, "beside": beside}
 
 
 def _shown(found: Outcome) -> Json:

@@ -17,8 +17,10 @@ from conformance.driver.trace import Trace
 from conformance.stems.block_cache.picture import of_requests
 from conformance.stems.stem_registry import start
 from conformance.telling.changed import Changed
+from conformance.telling.memory import MemoryPicture
 from conformance.telling.picture import frame
 from conformance.telling.where import CallRecorder, Frame, Raised, Roots, raised
+from conformance.traces.harm_found import Harm
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,15 @@ class ToldOperation:
 
 
 def tell(
-    trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = (), base: Sequence[Path] | None = None
+    trace: Trace,
+    make: Callable[[Json], Any],
+    roots: Sequence[Path] = (),
+    base: Sequence[Path] | None = None,
+    beside: int = 0,
 ) -> list[ToldOperation]:
     """Replays the trace on a fresh engine and describes each operation. ``roots``: where the engine's own code is, see
     ``Loaded``; without them no function is named. ``base``: where the code of the base is, with which the functions are
-    compared.
+    compared. ``beside``: the first operation lets another request in, and is step 0 (``Harm.beside``).
     """
     lock = start(trace.stem, make, trace.config, strict=False)
     own = Roots(roots, None if base is None else Changed(base))
@@ -88,6 +94,7 @@ def tell(
         picture = {"does": _does(lock, step["op"]), **_picture(lock, before, after, broken)}
         requests_before, requests = requests, _requests(lock.run)
         _add(picture, requests_before, requests)
+        picture |= _harmed(lock, beside)
         told.append(ToldOperation(line, said, "\n".join(wrong), picture, engine, deeper, below, errors))
         if ended:
             break  # the law and the engine no longer agree, or the run cannot go on
@@ -106,6 +113,16 @@ def _picture(lock: LockStep, before: Any, after: Any, broken: Sequence[Finding])
             for f in broken
         ]
     return found
+
+
+def _harmed(lock: LockStep, beside: int) -> Json:
+    """What a request read in the operation that was not written for it, where it did. ``beside``: see ``Harm``."""
+    wrong = lock.run.shadow.wrong
+    if wrong is None:
+        return {}
+    drawer = MemoryPicture(lock.trace.config, lock.run.shadow)
+    said = Harm.of(wrong, beside=beside)
+    return {"harmed": {"page": drawer.page_of(wrong, lock.run.seen), "reader": said.request, "says": said.where}}
 
 
 @runtime_checkable

@@ -46,7 +46,7 @@ class Harm:
     def of(cls, wrong: WrongSlot, onward: Sequence[str] = (), operations: int = 0, beside: int = 0) -> Harm:
         """The harm that a forward pass shows. The other request that is there from the beginning comes in step 0."""
         if beside:
-            reader, writer = _a_step_less(wrong.reader), _a_step_less(wrong.writer)
+            reader, writer = a_step_less(wrong.reader), a_step_less(wrong.writer)
             wrong = wrong._replace(reader=reader, writer=writer, step=wrong.step - 1, written=wrong.written - 1)
         return cls(
             wrong.reader, wrong.reads, wrong.of_another, wrong.step, str(wrong), tuple(onward), beside, operations
@@ -77,7 +77,7 @@ class Harm:
         return {"sentence": self.sentence, **asdict(self), "request": self.request or None, "reads": self.reads or None}
 
 
-def _a_step_less(name: str) -> str:
+def a_step_less(name: str) -> str:
     """The name of a request, where the number of the step since which it is there is one less."""
     return _SINCE.sub(lambda found: f"since step {int(found[1]) - 1}", name)
 

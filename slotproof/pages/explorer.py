@@ -11,6 +11,7 @@ from conformance.driver.protocol import Json
 from conformance.traces.trace_files import Kept
 from slotproof.checks.remarks import arguments_in
 from slotproof.pages.marking import Panels, folded, marked
+from slotproof.pages.strip import Owners, figures, repeated
 from slotproof.pages.terms import GlossaryTerm, met_in
 
 FILES = ("style.css", "explorer.js")  # what each page loads from the report's folder
@@ -27,6 +28,8 @@ class LawSide(NamedTuple):
 class ExplorerStep(NamedTuple):
     """One step of an explorer. ``call``: empty before the first call. ``does``: the operation in English. ``broken``:
     the laws that broke, see ``conformance.telling.tell``. ``wrong``: why the run ends here, where no law broke.
+    ``driven_on``: the call is not of the trace, it was sent after it to see what comes of the broken law. ``harmed``:
+    what a request read that was not written for it. ``figures``: the drawings of the pools, see ``strip``.
     """
 
     call: str
@@ -37,6 +40,14 @@ class ExplorerStep(NamedTuple):
     panels: Panels
     law: LawSide | None
     told: Json
+    driven_on: bool = False
+    harmed: Json | None = None
+    figures: Sequence[Json] = ()
+
+    @property
+    def hurts(self) -> list[str]:
+        """Who is hurt by which page."""
+        return [said for panel in self.panels for item in panel["items"] for said in item["hurts"]]
 
 
 def steps_of(story: Sequence[Json]) -> list[ExplorerStep]:
@@ -47,7 +58,11 @@ def steps_of(story: Sequence[Json]) -> list[ExplorerStep]:
     start = ExplorerStep("", "", [], "", [], marked(first, first, []), None, {})
     steps = [start, *map(_step, story)]
     pictures = folded([step.panels for step in steps])
-    return [step._replace(panels=panels) for step, panels in zip(steps, pictures, strict=True)]
+    owners = Owners(pictures)
+    drawn = repeated([figures(panels, owners) for panels in pictures])
+    return [
+        step._replace(panels=panels, figures=shown) for step, panels, shown in zip(steps, pictures, drawn, strict=True)
+    ]
 
 
 def _step(told: Json) -> ExplorerStep:
@@ -55,10 +70,20 @@ def _step(told: Json) -> ExplorerStep:
     broken, law, now = picture.get("broken", []), picture.get("law", []), picture["panels"]
     compared = any(found["kind"] in (INVARIANT, DIFFERENCE) for found in broken)
     detail = "; ".join(found["detail"] for found in broken)
-    panels = marked(now, picture["before"], law if compared else [], detail)
+    harmed = picture.get("harmed")
+    panels = marked(now, picture["before"], law if compared else [], detail, harmed)
     changed = [] if told["changed"] == "nothing" else told["changed"].split("; ")
     return ExplorerStep(
-        told["call"], picture["does"], changed, told["wrong"], broken, panels, _side(law, now, compared), told
+        told["call"],
+        picture["does"],
+        changed,
+        told["wrong"],
+        broken,
+        panels,
+        _side(law, now, compared),
+        told,
+        told.get("driven_on", False),
+        harmed,
     )
 
 
@@ -95,9 +120,12 @@ def page(templates: Any, kept: Kept, row: Json, **more: Any) -> str:
     broken = next((n for n, step in enumerate(steps) if n == row["step"]), len(steps) - 1)
     values = {
         "kept": kept,
-        "row": row,
+        "row": {"beside": 0, **row},
         "steps": steps,
         "first": broken,
+        "harm_at": next((n for n, step in enumerate(steps) if step.harmed), None),
+        "broke": next(({**found, "step": n} for n, step in enumerate(steps) for found in step.broken), None),
+        "own_steps": sum(not step.driven_on for step in steps[1:]),
         "terms": [*met_in(words_of(steps)), *_arguments(kept, row)],
         "bug": None,
         "plain": "",

@@ -1,114 +1,170 @@
 """``slotproof report``: pages on which every finding can be stepped through, with the theorems, the law and the proofs.
 
 ``index.html`` says first what is wrong, then what is proved, then everything else. Each finding and each known bug has
-a page of its own, see ``slotproof.pages.explorer``.
+a page of its own, see ``slotproof.pages.explorer``. A page is written as soon as it is ready, and ``index.html`` with
+it; the findings come first, the proofs last.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import asdict, fields
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from conformance.driver import trace
-from conformance.driver.protocol import EngineError, Json
-from conformance.engines import named, registry
-from conformance.planted.faults.known_bugs import FAULTS
-from conformance.planted.faults.show import Shown, show_all
-from conformance.search.replay import rows_elsewhere
+from conformance.driver.protocol import Json
+from conformance.engines import registry
 from conformance.telling.pasted import as_test
-from conformance.telling.picture import frame
-from conformance.telling.tell import tell
-from conformance.traces import trace_files
 from conformance.traces.harm_found import rank_of
 from conformance.traces.trace_files import Kept
-from proofs import prover
-from proofs.draining import COMES_TO_REST, DRAIN
-from proofs.hints import Hints
-from proofs.obligations import CALLS
-from proofs.prover import Verdict
-from proofs.registry import STEMS, hints_of
 from slotproof.console.codes import HOLDS
 from slotproof.console.output import write_text
-from slotproof.console.remembering import remembered
-from slotproof.console.screen import progress, say
+from slotproof.console.screen import say
 from slotproof.pages import documents, explorer
-from slotproof.pages.documents import FINDINGS, Findings, Rows, environment
+from slotproof.pages.documents import FINDINGS, Findings, environment
 from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
-from slotproof.pages.law_pages import of_each_call, own_laws, parts_of, said_by
-from slotproof.pages.marking import marked
+from slotproof.pages.law_pages import said_by
 from slotproof.pages.packing import packed
-from slotproof.proving.headlines import assumptions, theorems
-from slotproof.proving.proving import mutants, vacuity
-from spec.logic import Stem
+from slotproof.pages.stories import stories
 
-PARTS, CALLED = "laws_of_its_parts", "promises_of_its_calls"  # columns that stand for many obligations
 NO_FINDINGS = "The page has no findings in engines: docs/findings.json is missing, `slotproof engines` writes it."
-LIMIT = 180.0  # seconds in which an engine that is named by its place must have replayed a trace
-Release = tuple[str, str]  # an engine and its release
+BETWEEN = 2.0  # seconds between two lines of progress, and between two writings of the first page
+
+
+@dataclass
+class Proofs:
+    """What the first page says of proofs: the verdicts on obligations, and each stem as ``proof_part.stem_of`` has it;
+    the theorems and what they take for granted, see ``slotproof.proving.headlines``.
+    """
+
+    verdicts: list[Any]
+    stems: list[dict[str, Any]]
+    theorems: list[Any]
+    assumptions: list[Any]
+
+
+@dataclass
+class FirstPage:
+    """What the first page shows so far. ``written``: the findings and known bugs that have their page. ``faults``,
+    ``proofs``: ``None`` while they are not ready.
+    """
+
+    findings: list[KeptFinding]
+    kept: Findings
+    written: set[str] = field(default_factory=set)
+    faults: list[Json] | None = None
+    proofs: Proofs | None = None
+
+
+class ReportFolder:
+    """The folder that a report is written to, page by page."""
+
+    def __init__(self, folder: Path, first: FirstPage) -> None:
+        self.folder, self.first = folder, first
+        self.start, self._said, self._written = time.perf_counter(), 0.0, float("-inf")
+        self.pages: dict[str, str] = {}
+        for name, text in explorer.files():
+            self._write(name, text)
+        self.write_first()
+
+    def add(self, place: str, name: str, text: str) -> None:
+        """Writes the page of a finding or of a known bug; from now on the first page leads to it."""
+        self.pages[place] = text
+        self._write(place, text)
+        self.first.written.add(name)
+        if time.perf_counter() - self._written > BETWEEN:
+            self.write_first()
+
+    def write_first(self) -> None:
+        """Writes the first page with what there is."""
+        self.pages["index.html"] = index(self.first)
+        self._write("index.html", self.pages["index.html"])
+        self._written = time.perf_counter()
+
+    def tell(self, what: str, at_once: bool = True) -> None:
+        """Prints a line of progress; ``at_once`` is false for one of many, of which few are printed."""
+        now = time.perf_counter()
+        if at_once or now - self._said > BETWEEN:
+            self._said = now
+            say(f"{now - self.start:4.0f} s  {what}", style="dim")
+
+    def pack(self) -> tuple[int, int]:
+        """Writes all pages again, packed; how many files there are, and their bytes."""
+        files = {**dict(explorer.files()), **packed(self.pages)}
+        for name, text in sorted(files.items(), key=lambda file: file[0].endswith(".html")):  # what pages load first
+            self._write(name, text)
+        return len(files), sum(len(text.encode()) for text in files.values())
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
 
 
 def run(folder: Path) -> int:
-    """Proves, plants the known bugs, replays the findings, and writes the pages; exit code 0.
+    """Replays the findings, shows the known bugs, proves the law, and writes the pages; exit code 0.
 
     What was done before and would show nothing new is taken from the cache folder.
     """
     kept = documents.with_rows(documents.kept_findings()) if FINDINGS.exists() else []
     findings = in_order([f for plugin in registry.released() for f in of_engine(plugin.name, kept)])
-    with progress() as bar:
-        proving = bar.add_task("proving", total=len(prover.tasks(STEMS)))
-        verdicts = proved(lambda: bar.advance(proving))
-        known = bar.add_task("known bugs", total=len(FAULTS))
-        faults = bugs(lambda: bar.advance(known))
-        wanted = _by_release(findings)
-        replaying = bar.add_task("findings", total=len(wanted))
-        stories: dict[str, Json] = {}
-        for release, names in wanted.items():
-            stories |= stories_of(release, names)
-            bar.advance(replaying)
-    files = {**dict(explorer.files()), **packed(_pages(verdicts, faults, kept, findings, stories))}
-    _write(folder, files)
+    pages = ReportFolder(folder, FirstPage(findings, kept))
+    pages.tell(f"{folder / 'index.html'} lists {len(findings)} findings; their pages follow")
+    _findings(pages)
+    _bugs(pages)
+    _proofs(pages)
+    count, size = pages.pack()
     if not kept:
         say(NO_FINDINGS)
-    size = sum(len(text.encode()) for text in files.values())
-    say(f"written: {folder / 'index.html'} ({len(files)} files, {size / 1e6:.2f} MB)")
+    say(f"written: {folder / 'index.html'} ({count} files, {size / 1e6:.2f} MB)")
     return HOLDS
 
 
-def of_trace(folder: Path, trace: str, engine: str | None, release: str | None, source: Path | None) -> int:
-    """Writes the page of one trace: on the engine that was asked for, else on the release that shows it worst, else on
-    our own implementation; exit code 0. Raises ``EngineError`` if the engine cannot be loaded.
-    """
-    kept = trace_files.load(trace)
-    if engine is None and release is None and source is None:
-        engine, release = _worst_on(kept) or (None, None)
-    name = engine or registry.own().name
-    limit = LIMIT if named.is_place(name) else None  # a release may have to be downloaded
-    (row,) = rows_elsewhere([trace], name, release, told=True, source=source, limit=limit)
-    text = explorer.page(environment(html=True), kept, {"missing": row["detail"], **row}, **_alone(kept, row, source))
-    _write(folder, {**dict(explorer.files()), "index.html": tidy(text)})
-    say(f"written: {folder / 'index.html'}")
-    return HOLDS
+def _findings(pages: ReportFolder) -> None:
+    templates, total = environment(html=True), len(pages.first.findings)
+    for number, (finding, row) in enumerate(stories(pages.first.findings), start=1):
+        place = f"findings/{finding.kept.name}.html"
+        pages.add(place, finding.kept.name, tidy(_finding(templates, finding, row)))
+        pages.tell(f"{number} of {total} findings have their page, the last is {place}", number in (1, total))
+    pages.write_first()
 
 
-def _worst_on(kept: Kept) -> Release | None:
-    """The release of ``docs/findings.json`` that shows a kept trace worst."""
-    rows: Rows = documents.kept_findings()["traces"].get(kept.name, []) if FINDINGS.exists() else []
-    found = [f for plugin in registry.released() for f in of_engine(plugin.name, [(kept, rows)])]
-    return (found[0].gravest["subject"], found[0].gravest["release"]) if found else None
+def _bugs(pages: ReportFolder) -> None:
+    from slotproof.pages import proof_part  # torch and the provers take seconds to load
+
+    pages.tell(f"the known bugs: {len(proof_part.FAULTS)}")
+    templates, faults = environment(html=True), proof_part.bugs(_counting(pages, len(proof_part.FAULTS), "known bugs"))
+    pages.first.faults = faults
+    for fault in faults:
+        pages.add(f"bugs/{fault['name']}.html", fault["name"], tidy(_bug(templates, fault)))
+    pages.write_first()
 
 
-def _alone(kept: Kept, row: Json, source: Path | None) -> Json:
-    test = as_test(kept.trace, row["law"], row["kind"], row["engine"], row["release"], source) if row["law"] else ""
-    return {"up": "", "home": False, "title": "", "test": test, "rows": []}
+def _proofs(pages: ReportFolder) -> None:
+    from slotproof.pages import proof_part
+    from slotproof.proving.headlines import assumptions, theorems
+
+    stems = proof_part.STEMS
+    units = len(proof_part.prover.tasks(stems))
+    pages.tell(f"the proofs: {units} transitions; what was proved before is remembered")
+    verdicts = proof_part.proved(_counting(pages, units, "transitions"))
+    shown = proof_part.law_of_each_stem(_counting(pages, len(stems), "stems, with the mutants of their laws"))
+    of_stems = [proof_part.stem_of(name, verdicts, shown[name]) for name in stems]
+    pages.first.proofs = Proofs(verdicts, of_stems, theorems(stems), assumptions(stems))
+    pages.write_first()
 
 
-def _write(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
+def _counting(pages: ReportFolder, total: int, what: str) -> Callable[[], None]:
+    count = 0
+
+    def done() -> None:
+        nonlocal count
+        count += 1
+        pages.tell(f"{count} of {total} {what}", count == total)
+
+    return done
 
 
 # What is shown.
@@ -125,120 +181,19 @@ def in_order(findings: list[KeptFinding]) -> list[KeptFinding]:
     return sorted(findings, key=place)
 
 
-def proved(done: Any) -> list[Verdict]:
-    """The verdicts on all obligations. They are kept if all are proved."""
-    asked = [f.name for f in fields(Verdict)]
-    rows = remembered(
-        "report/proofs",
-        asked,
-        lambda: [asdict(verdict) for verdict in prover.prove(STEMS, lambda _: done())],
-        lambda rows: [] if all(Verdict(**row).proved for row in rows) else None,
-    )
-    return [Verdict(**row) for row in rows]
-
-
-def bugs(done: Any) -> list[Json]:
-    """The known bugs, each as the page shows it."""
-    names = list(FAULTS)
-    found: list[Json] = remembered(
-        "report/known-bugs",
-        names,
-        lambda: [_fault(shown) for shown in show_all([*FAULTS.values()], None, lambda _: done())],
-        lambda _: [],
-    )
-    return found
-
-
-def stories_of(release: Release, names: list[str]) -> dict[str, Json]:
-    """The traces told step by step on a release: rows with a ``story``, or with ``missing``, why there is none."""
-
-    def rows() -> list[Json]:
-        try:
-            return rows_elsewhere(names, *release, told=True)
-        except EngineError as error:
-            return [{"missing": f"{' '.join(release)} could not be loaded here: {error}"} for _ in names]
-
-    def roots(found: list[Json]) -> list[str] | None:
-        return None if any("missing" in row for row in found) else found[0]["roots"]
-
-    told = remembered(f"report/findings-{'-'.join(release)}", [release, names], rows, roots)
-    nothing: Json = {
-        "story": [],
-        "missing": "",
-        "engine": release[0],
-        "release": release[1],
-        "step": None,
-        "verdict": "",
-    }
-    return {name: {**nothing, "law": None, "harm": None, **row} for name, row in zip(names, told, strict=True)}
-
-
-def _by_release(findings: list[KeptFinding]) -> dict[Release, list[str]]:
-    """The traces whose gravest row is on each release."""
-    names: dict[Release, list[str]] = defaultdict(list)
-    for finding in findings:
-        names[finding.gravest["subject"], finding.gravest["release"]].append(finding.kept.name)
-    return names
-
-
-def _fault(shown: Shown) -> Json:
-    """A known bug as plain data: the law that the proof says is broken with a picture of it, and the shortest run."""
-    example, found, fault = shown.example, shown.run, shown.fault
-    before, after = (frame(example.before)["panels"], frame(example.after)["panels"]) if example else ([], [])
-    return {
-        "name": fault.name,
-        "sentence": fault.sentence,
-        "proof": shown.proof,
-        "invariant": shown.invariant,
-        "reach": shown.reach,
-        "example": str(example) if example else "",
-        "picture": marked(after, before, []),
-        "found": shown.found,
-        "law": found.law,
-        "kind": found.kind,
-        "step": len(found.trace.steps) if found.trace else None,
-        "trace": found.trace.as_json() if found.trace else None,
-        "story": [asdict(step) for step in tell(found.trace, fault.make)] if found.trace else [],
-    }
-
-
-# The pages.
-
-
-def _pages(
-    verdicts: list[Verdict], faults: list[Json], kept: Findings, findings: list[KeptFinding], stories: dict[str, Json]
-) -> dict[str, str]:
-    """The text of each page by its name."""
-    templates = environment(html=True)
-    return {
-        "index.html": index(verdicts, faults, kept, findings, [_stem(name, verdicts) for name in STEMS]),
-        **{f"findings/{f.kept.name}.html": tidy(_finding(templates, f, stories[f.kept.name])) for f in findings},
-        **{f"bugs/{fault['name']}.html": tidy(_bug(templates, fault)) for fault in faults if fault["trace"]},
-    }
-
-
-def index(
-    verdicts: list[Verdict],
-    faults: list[Json],
-    kept: Findings,
-    findings: list[KeptFinding],
-    stems: list[dict[str, Any]],
-) -> str:
-    """The first page. ``stems``: the proofs of each stem, as ``_stem`` has them."""
+def index(first: FirstPage) -> str:
+    """The first page."""
     text = (
         environment(html=True)
         .get_template("report.html.j2")
         .render(
-            findings=findings,
+            findings=first.findings,
+            written=first.written,
             no_findings=NO_FINDINGS,
-            theorems=theorems(STEMS),
-            stems=stems,
-            proved=sum(v.proved for v in verdicts),
-            total=len(verdicts),
-            assumptions=assumptions(STEMS),
-            faults=faults,
-            traces=kept,
-            engines=documents.labels(kept),
+            faults=first.faults,
+            proofs=first.proofs,
+            traces=first.kept,
+            engines=documents.labels(first.kept),
             step=said_by,
         )
     )
@@ -270,37 +225,3 @@ def _bug(templates: Any, fault: Json) -> str:
     more = {"up": "../", "home": True, "title": f"Known bug {fault['name']}", "test": "", "rows": [], "bug": fault}
     more["plain"] = f"slotproof faults {fault['name']}"
     return explorer.page(templates, kept, row, **more)
-
-
-def _stem(name: str, verdicts: list[Verdict]) -> dict[str, Any]:
-    hints = hints_of(name)
-    matrix: dict[str, dict[str, list[Verdict]]] = defaultdict(lambda: defaultdict(list))
-    for verdict in verdicts:
-        if verdict.stem == name:
-            matrix[verdict.transition][_column(hints.stem, verdict.invariant)].append(verdict)
-    own = [law.name for law in own_laws(hints.stem)]
-    witnesses, killed = remembered(f"report/laws-{name}", name, lambda: [vacuity(hints), mutants(hints)], lambda _: [])
-    return {
-        "name": name,
-        "spec": hints.stem,
-        "parts": parts_of(hints.stem),
-        "laws": [*own, *hints.stem.changes, *of_each_call(hints.stem), *_shared_columns(hints)],
-        "matrix": matrix,
-        "witnesses": witnesses,
-        "mutants": killed,
-    }
-
-
-def _shared_columns(hints: Hints) -> list[str]:
-    """The columns that stand for many obligations."""
-    return [COMES_TO_REST] * (hints.drain is not None) + [PARTS, CALLED] * bool(hints.stem.parts)
-
-
-def _column(stem: Stem, obligation: str) -> str:
-    """The column of an obligation: all that are inherited share one, and so do all promises of calls."""
-    if obligation.startswith(CALLS):
-        return CALLED
-    if obligation.startswith(DRAIN):
-        return COMES_TO_REST
-    law = stem.invariants.get(obligation)
-    return PARTS if law is not None and law.inherited else obligation

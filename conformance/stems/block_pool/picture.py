@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.driver.diff import Names
 from conformance.driver.protocol import Json
-from conformance.stems.panels import item, listed, panel
+from conformance.stems.panels import item, listed, panel, uses_of
 from spec.block_pool_state import NO_HASH, NULL, UNWRITTEN, BlockPoolState, holds, runs
 
 
@@ -26,7 +26,8 @@ def _block(st: BlockPoolState, block: int, names: Names) -> Json:
     if st.hash(block) != NO_HASH:
         facts["the prefix cache finds it for"] = f"{names.text(st.hash(block))}, place {st.index(block)}"
     look = "free" if st.refs(block) == 0 else "held" if holders else "lost"
-    return item(f"block {block}", f"block {block}", facts, look, wrong=["held by"] if look == "lost" else [])
+    wrong = ["held by"] if look == "lost" else []
+    return item(f"block {block}", f"block {block}", facts, look, wrong=wrong, uses=uses_of(holders))
 
 
 def _row(st: BlockPoolState, row: int, names: Names, more: Json) -> Json:

@@ -38,7 +38,7 @@ def _in_order(st: LockRefState, under: int) -> list[int]:
 
 
 def _node(st: LockRefState, n: int, names: Names, unit: str, lost: bool) -> Json:
-    first, last = begin(st, n) + 1, st.stop(n)
+    first, last = begin(st, n), st.stop(n) - 1  # counted from 0, as everything in a text
     covers = f"{unit} {first} to {last} of its key" if first < last else f"{unit.removesuffix('s')} {last} of its key"
     facts = {"covers": covers, "full lock": str(st.full_ref(n))}
     if st.windowed:

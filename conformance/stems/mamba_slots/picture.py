@@ -6,7 +6,7 @@ from conformance.driver.diff import ROLES as ROLE_NAMES
 from conformance.driver.diff import STATE_PLACES, Names
 from conformance.driver.protocol import Json
 from conformance.stems.mamba_slots.projection import owner_names
-from conformance.stems.panels import item, panel
+from conformance.stems.panels import item, panel, uses_of
 from spec.logic import Map
 from spec.mamba_slots_state import ABSENT, FREE, GROUPED, HELD, ROLES, MambaSlotsState, has_buffer, leaving
 from spec.mamba_slots_state import IDLE as GONE
@@ -33,7 +33,13 @@ def _slot(st: MambaSlotsState, slot: int, names: Names) -> Json:
         said = f"held by {_named(st, owner, names)}, as its {_role(role)}" if owned else "held by nobody"
     look = LOOKS.get(place, "lost") if place != HELD or owned else "lost"
     wrong = ["place"] if look == "lost" else []
-    return item(f"state slot {slot}", f"state slot {slot}", {"place": said}, look, wrong=wrong)
+    others = (o for o in st.owners.items() if not (owned and o == owner) and _has(st, o, slot))
+    uses = uses_of([_named(st, owner, names)] * owned, (_named(st, o, names) for o in others))
+    return item(f"state slot {slot}", f"state slot {slot}", {"place": said}, look, wrong=wrong, uses=uses)
+
+
+def _has(st: MambaSlotsState, owner: int, slot: int) -> bool:
+    return any(st.table(owner, role) == slot for role in ROLES)
 
 
 def _owner(st: MambaSlotsState, owner: int, names: Names) -> Json:

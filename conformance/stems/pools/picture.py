@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from conformance.driver.diff import PHASES, PLACES, Names
 from conformance.driver.protocol import Json
-from conformance.stems.panels import item, listed, panel
+from conformance.stems.panels import item, listed, panel, uses_of
 from conformance.stems.session_trim.projection import lengths_of
 from spec.allocator import AllocatorState
 from spec.cache_state import CacheState
+from spec.lengths import touched
 from spec.logic import Map, Truth
 from spec.pair import Pair, swa_page
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool, filled, held
-from spec.session_trim_state import IDLE, SessionTrimState, in_gap, is_whole
+from spec.session_trim_state import IDLE, SessionTrimState, allocated, in_gap, is_whole
 from spec.swa_mapping import SwaMappingState
 
 LENGTHS = {name: f"{name} length" for name in ("protected", "committed", "allocated")}
@@ -32,13 +33,19 @@ def of_pools(st: AllocatorState | SwaMappingState, names: Names) -> list[Json]:
     ]
 
 
-def of_rows(st: SessionTrimState, names: Names, more: Mapping[int, Json]) -> list[Json]:
+def of_rows(
+    st: SessionTrimState, names: Names, more: Mapping[int, Json], read: Mapping[int, Sequence[int]] | None = None
+) -> list[Json]:
     """The pages of the pools, the rows of requests with their lengths, and the sessions. ``more``: other facts of a
-    row.
+    row. ``read``: the full pages that each row reads, where rows read pages that are not theirs.
     """
     slots = ((s, st.slot(s)) for s in st.sessions.items())
+    readers: dict[int, list[str]] = {}
+    for row, pages in (read or {}).items():
+        for page in pages if st.phase(row) != IDLE else ():
+            readers.setdefault(page, []).append(names.row(row))
     return [
-        *_pages_of(st.pools, names),
+        *_pages_of(st.pools, names, readers),
         panel("rows", "Rows of requests", (_row(st, r, names, more) for r in range(st.limit) if st.phase(r) != IDLE)),
         panel(
             "sessions",
@@ -56,11 +63,22 @@ def reading(st: CacheState, names: Names) -> dict[int, Json]:
     """For each row of a request the pages that it reads, and its lock handle."""
     return {
         row: {
-            "reads the pages": listed(_until_the_end(st.reads, row, partial(in_gap, st.rows, row))),
+            "reads the pages": listed(pages),
             "lock handle": names.handle(st.handle(row)) if st.handle(row) else "none",
         }
-        for row in range(st.rows.limit)
+        for row, pages in read_pages(st).items()
     }
+
+
+def read_pages(st: CacheState) -> dict[int, list[int]]:
+    """The full pages that each row of a request reads, in the order of its text. Behind the end of a row the engine's
+    table has what an earlier request left there.
+    """
+
+    def unread(row: int, index: int) -> bool:
+        return bool(in_gap(st.rows, row, index)) or index >= touched(allocated(st.rows, row))
+
+    return {row: _until_the_end(st.reads, row, partial(unread, row)) for row in range(st.rows.limit)}
 
 
 def _until_the_end(table: Map, row: int, gone: Callable[[int], Truth] = lambda _: False) -> list[int]:
@@ -72,11 +90,14 @@ def _until_the_end(table: Map, row: int, gone: Callable[[int], Truth] = lambda _
 # Pages.
 
 
-def _pages_of(st: AllocatorState | SwaMappingState, names: Names) -> list[Json]:
+def _pages_of(
+    st: AllocatorState | SwaMappingState, names: Names, readers: Mapping[int, Sequence[str]] | None = None
+) -> list[Json]:
     if isinstance(st, AllocatorState):
         return [panel("pages", "Pages", (_page(st.now, "", page, names) for page in st.now.pages.items()))]
     pair = st.now
-    full = (_page(pair.full, "full ", page, names, pair) for page in pair.full.pages.items())
+    read = readers or {}
+    full = (_page(pair.full, "full ", page, names, pair, read.get(page, ())) for page in pair.full.pages.items())
     swa = (_page(pair.swa, "SWA ", page, names) for page in pair.swa.pages.items())
     return [
         panel("pages", "Pages of the full pool", full),
@@ -84,7 +105,9 @@ def _pages_of(st: AllocatorState | SwaMappingState, names: Names) -> list[Json]:
     ]
 
 
-def _page(pool: Pool, side: str, page: int, names: Names, pair: Pair | None = None) -> Json:
+def _page(
+    pool: Pool, side: str, page: int, names: Names, pair: Pair | None = None, readers: Sequence[str] = ()
+) -> Json:
     place, row, index = pool.place(page), pool.owner(page), pool.index(page)
     owned = place == HELD and pool.table(row, index) == page
     look = LOOKS.get(place, "lost") if place != HELD or owned else "lost"
@@ -92,17 +115,22 @@ def _page(pool: Pool, side: str, page: int, names: Names, pair: Pair | None = No
     if place == HELD:
         said = f"held by {names.row(row)}, page {index} of it" if owned else "held by nobody"
     facts = {"place": said}
-    if others := _also_in(pool, page, row if owned else None):
-        facts["also in the table of"] = listed(map(names.row, others))
+    held, others = [names.row(row)] * owned, [*map(names.row, _also_in(pool, page, row if owned else None))]
+    if others:
+        facts["also in the table of"] = listed(others)
     if owned and pool.page_size > 1:
         facts["used"] = f"{filled(pool, page)} of {pool.page_size} slots"
     wrong = ["place"] * (look == "lost") + ["also in the table of"] * bool(others)
+    maps: list[str] = []
     for offset in pool.offsets.items() if pair else ():
         target, slot = _target(pair, page, offset), f"slot {page * pool.page_size + offset} maps to"
         if target != (PADDING, 0):
             facts[slot] = f"SWA slot {target[0] * pool.page_size + target[1]}"
             wrong += [slot] * _is_wrong(pair, page, offset, target)
-    return item(f"{side}page {page}", f"{side}page {page}", facts, look, wrong=wrong)
+            maps.append(f"SWA page {target[0]}")
+    read = [name for name in readers if name not in (*held, *others)]
+    uses = uses_of(held, others, read, maps)
+    return item(f"{side}page {page}", f"{side}page {page}", facts, look, wrong=wrong, uses=uses)
 
 
 def _also_in(pool: Pool, page: int, owner: int | None) -> list[int]:

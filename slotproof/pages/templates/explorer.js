@@ -13,8 +13,8 @@
   const settled = (panel) => {
     const copy = panel.cloneNode(true);
     for (const gone of copy.querySelectorAll(".gone, .absent, .flag, s, i, em")) gone.remove();
-    for (const marked of [copy, ...copy.querySelectorAll(".touched, .named, .changed, .new")]) {
-      marked.classList.remove("touched", "named", "changed", "new");
+    for (const marked of [copy, ...copy.querySelectorAll(".touched, .named, .changed, .new, .is-odd, .is-bad")]) {
+      marked.classList.remove("touched", "named", "changed", "new", "is-odd", "is-bad");
     }
     return copy;
   };
@@ -27,12 +27,17 @@
   let at = -1;
 
   // What a step does not touch is only named: it is drawn as the step before left it.
-  const last = { panels: {}, items: {} };
+  const last = { panels: {}, items: {}, figures: {} };
   for (const step of steps) {
+    for (const figure of step.querySelectorAll("[data-figure]")) {
+      const key = figure.dataset.figure;
+      if (!figure.querySelector("svg") && last.figures[key]) figure.replaceChildren(settled(last.figures[key]).firstElementChild);
+      last.figures[key] = figure;
+    }
     for (const panel of step.querySelectorAll(".picture:not(.lawside *) > [data-panel]")) {
       const key = panel.dataset.panel;
       if (!panel.querySelector("ul") && last.panels[key]) panel.replaceChildren(...settled(last.panels[key]).childNodes);
-      for (const item of panel.querySelectorAll("li")) {
+      for (const item of panel.matches(".tree") ? [] : panel.querySelectorAll("li")) {
         const name = `${key}: ${item.dataset.item}`;
         if (item.matches(".same") && last.items[name]) item.replaceWith(settled(last.items[name]));
         else last.items[name] = item;
@@ -47,6 +52,8 @@
     at = next;
     steps.forEach((step, n) => { step.hidden = n !== at; });
     links.forEach((link, n) => (n === at ? link.setAttribute("aria-current", "step") : link.removeAttribute("aria-current")));
+    const rail = links[at].closest(".rail"); // on a phone it scrolls aside
+    rail.scrollLeft += links[at].getBoundingClientRect().left - rail.getBoundingClientRect().left - rail.clientWidth / 2;
     for (const to of ["first", "back"]) buttons[to].setAttribute("aria-disabled", at === 0);
     for (const to of ["next", "last"]) buttons[to].setAttribute("aria-disabled", at === steps.length - 1);
     if (tell) {
@@ -76,7 +83,7 @@
     if (!link) return;
     event.preventDefault();
     show(Number(link.hash.slice("#step-".length)));
-    controls.scrollIntoView({ block: "nearest" });
+    document.getElementById("steps-head").scrollIntoView({ block: "start" });
   });
   addEventListener("hashchange", () => { if (!Number.isNaN(linked())) show(linked()); });
   // On paper all steps stand below each other.
@@ -84,5 +91,6 @@
   addEventListener("afterprint", () => steps.forEach((step, n) => { step.hidden = n !== at; }));
 
   controls.hidden = false;
+  document.body.classList.add("has-steps");
   show(Number.isNaN(linked()) ? Number(controls.dataset.first) : linked(), false);
 })();
