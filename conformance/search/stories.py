@@ -45,8 +45,8 @@ def told_elsewhere(
     checkout of the engine, in the place of a release. ``options``: the engine's options that the user has set.
     ``limit``: the seconds that a row may take.
 
-    Raises ``EngineError`` if the engine cannot be loaded or takes longer, ``UsageError`` for a trace that cannot be used, and
-    ``RuntimeError`` where the process ends before its last row.
+    Raises ``EngineError`` if the engine cannot be loaded or takes longer, ``UsageError`` for a trace that cannot be
+    used, and ``RuntimeError`` where the process ends before its last row.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(SHARED)
