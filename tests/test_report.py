@@ -362,7 +362,7 @@ def test_a_story_is_told_anew_where_our_sources_or_the_release_differ(
     monkeypatch.setattr(remembering, "PACKAGES", (package,))
     asked: list[str] = []
 
-    def elsewhere(wanted: Sequence[Wanted], *_: object, **_: Any) -> Iterator[Json]:
+    def elsewhere(wanted: Sequence[Wanted], *_: object, **__: object) -> Iterator[Json]:
         asked.append(wanted[0][0])
         yield {"verdict": VIOLATION, "roots": [str(release)], "files": [], "story": []}
 
