@@ -68,7 +68,7 @@ class Searched:
             asked = {
                 **{"do": "alone", "stem": stem, "engine": self.served.subject.engine, "run": f"{stem}-{seed}"},
                 **{"seconds": min(SHARE, left), "seed": seed, "examples": None, "steps": 0},
-                **{"strict": False, "listed": None, "replays": False},
+                **{"strict": False, "listed": None, "drawn_alone": True},
             }
             try:
                 with self.served.connect(repairs) as connection:

@@ -105,7 +105,8 @@ class Alone:
         """What breaks that is not known of the release: at most one finding of drawn runs, or those of kept traces."""
         result = self._drawn()
         self.cut_short = result.cut_short
-        if result.law is not None or self.done.effort.enough or not result.runs:
+        drawn_alone = self.asked.get("drawn_alone", False)  # no kept trace is replayed, and the time is kept
+        if result.law is not None or self.done.effort.enough or not result.runs or drawn_alone:
             return self._told(result)
         shown = [(kept, first) for kept in self._unlisted() if (first := self._outcome(kept).first) is not None]
         if shown:
@@ -117,10 +118,9 @@ class Alone:
         return []
 
     def _unlisted(self) -> list[Kept]:
-        """The kept traces of the stem that are no known differences; none where they may not be replayed."""
+        """The kept traces of the stem that are no known differences."""
         listed = {difference.trace for difference in self.listed}
-        every = trace_files.every() if self.asked.get("replays", True) else []
-        return [kept for kept in every if kept.trace.stem == self.stem and kept.name not in listed]
+        return [kept for kept in trace_files.every() if kept.trace.stem == self.stem and kept.name not in listed]
 
     def _drawn(self) -> Result:
         """Draws runs until one breaks a law, or enough operations are done, or the time is up."""
