@@ -602,7 +602,6 @@ def report(
 
     They also show the theorems, the law and the proofs. With --trace: the page of one trace alone.
     """
-    must_have("report", "prove", *registry.extras_of([registry.own()]))
     if trace is not None:
         from slotproof.pages import trace_page
 
@@ -611,6 +610,7 @@ def report(
             raise typer.Exit(trace_page.run(out, file, engine, release, source))
     if given := [name for name, value in (("engine", engine), ("release", release), ("source", source)) if value]:
         raise UsageError(f"--{given[0]} is for one trace: name it with --trace")
+    must_have("report", "prove", *registry.extras_of([registry.own()]))
     from slotproof.console.screen import say
 
     say("   0 s  reading the findings")  # what the report is made with takes seconds to load

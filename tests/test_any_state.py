@@ -16,8 +16,8 @@ from conformance.driver.diff import Names, against_lines, changes, value_of
 from conformance.telling.picture import frame
 from conformance.telling.tell import changed
 from proofs.registry import STEMS, hints_of
-from slotproof.pages.documents import environment
 from slotproof.pages.marking import marked
+from slotproof.pages.templating import environment
 from spec.finite import Domain, Map
 from spec.lock_ref_state import LockRefState, lives
 

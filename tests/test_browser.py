@@ -23,8 +23,8 @@ from conformance.telling.tell import tell
 from conformance.traces import trace_files
 from conformance.traces.trace_files import Kept
 from slotproof.pages import explorer, report
-from slotproof.pages.documents import environment
 from slotproof.pages.packing import packed
+from slotproof.pages.templating import environment
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVERS = ("playwright", "axe_playwright_python")

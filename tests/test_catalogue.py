@@ -12,7 +12,7 @@ from conformance.search.trials import TRIALS
 from conformance.traces import cause_files
 from conformance.traces.harm_found import Harm
 from conformance.traces.reach_files import Reach
-from slotproof.pages import documents
+from slotproof.pages import kept_findings, templating
 from slotproof.pages.catalogue import SCHEDULERS, SHOWN, UNKNOWN, CatalogueEntry, Severity, entries
 from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
 
@@ -25,7 +25,7 @@ def test_the_stems_of_schedulers_are_those_that_repairs_are_tried_on() -> None:
 
 
 def standing(engine: str) -> list[KeptFinding]:
-    return of_engine(engine, documents.with_rows(documents.kept_findings()))
+    return of_engine(engine, kept_findings.with_rows(kept_findings.kept()))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -94,7 +94,7 @@ def test_flags_that_only_make_a_server_small_are_left_out() -> None:
 
 
 def test_a_finding_without_reach_or_with_a_cause_has_no_text_to_file() -> None:
-    page = documents.environment().get_template("finding.md.j2")
+    page = templating.environment().get_template("finding.md.j2")
     found = replace(of(ON_SERVER, ended=True), script='"""A server stops."""\nprint(1)\n')
     part = replace(of(IN_PART), script='"""A tail is lost."""\nprint(1)\n')
     noted = Reach(IN_PART, "no caller", "Nothing sends it", ["a.py:b"])

@@ -13,10 +13,10 @@ from conformance.engines import registry
 from conformance.search import functions as watching
 from conformance.stems.stem_registry import STEMS
 from proofs.registry import hints_of
-from slotproof.pages import documents, engine_functions
+from slotproof.pages import engine_functions, kept_findings
 from slotproof.pages.engine_functions import FILE
 
-KEPT = json.loads(documents.FINDINGS.with_name(FILE).read_text(encoding="utf-8"))
+KEPT = json.loads(kept_findings.FINDINGS.with_name(FILE).read_text(encoding="utf-8"))
 
 
 def test_the_functions_of_our_allocator_lead_to_their_transitions() -> None:
@@ -99,7 +99,7 @@ def test_what_is_kept_names_operations_and_transitions_that_there_are(release: s
 
 
 def test_each_stem_that_a_release_has_leads_from_functions_to_its_main_transitions() -> None:
-    pages = {stem: engine_functions.table(documents.FINDINGS.parent, stem) for stem in STEMS}
+    pages = {stem: engine_functions.table(kept_findings.FINDINGS.parent, stem) for stem in STEMS}
     for stem, function, transition in (
         ("allocator", "PagedTokenToKVPoolAllocator.alloc_decode", "alloc_decode"),
         ("lock_ref", "UnifiedRadixCache.unlock", "release"),

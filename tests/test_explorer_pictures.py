@@ -24,10 +24,10 @@ from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
 from conformance.traces.trace_files import Kept
 from slotproof.pages import explorer
-from slotproof.pages.documents import environment
 from slotproof.pages.explorer import ExplorerStep, steps_of
 from slotproof.pages.marking import marked, with_guides
 from slotproof.pages.strip import Owners, figures
+from slotproof.pages.templating import environment
 
 
 def of_bug(trace: str, fault: str) -> list[ExplorerStep]:

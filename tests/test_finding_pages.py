@@ -12,7 +12,7 @@ from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.traces import trace_files
-from slotproof.pages import catalogue, documents, finding_pages
+from slotproof.pages import catalogue, finding_pages, kept_findings, templating
 from slotproof.pages.finding_pages import KeptFinding
 
 RELEASES = ("1", "2", "3", "4")
@@ -61,8 +61,8 @@ def test_the_gravest_row_is_the_newest_of_its_verdict() -> None:
 
 
 def test_each_finding_has_a_page_and_a_row(tmp_path: Path) -> None:
-    found = documents.kept_findings()
-    made = catalogue.pages(documents.environment(), tmp_path, found, documents.with_rows(found))
+    found = kept_findings.kept()
+    made = catalogue.pages(templating.environment(), tmp_path, found, kept_findings.with_rows(found))
     pages = {path.stem for path in made if path.parent.name == "findings"}
     broken = {
         name for name, several in found["traces"].items() if any(r["verdict"] in finding_pages.BROKEN for r in several)
@@ -90,7 +90,7 @@ def test_a_page_of_a_finding_that_is_gone_is_found(tmp_path: Path) -> None:
 
 def test_a_script_makes_a_text_to_file() -> None:
     found = finding("...v")
-    page = documents.environment().get_template("finding.md.j2")
+    page = templating.environment().get_template("finding.md.j2")
     on_scheduler = SimpleNamespace(cause=None, on_scheduler=[found])
     assert "To file upstream" not in page.render(finding=found, entry=on_scheduler)
     kept = replace(found.kept, harm="The server stops.", expected="It goes on.", elsewhere="In 1 a page leaks.")
@@ -110,7 +110,7 @@ def test_a_finding_of_older_releases_is_not_to_be_filed() -> None:
     """Its page has the program, and names the newest release on which it runs."""
     found = finding(".vl.")
     old = KeptFinding(found.kept, None, found.rows, '"""A page is lost.\n\nAnyone."""\nprint(1)\n')
-    text = documents.environment().get_template("finding.md.j2").render(finding=old, entry=None)
+    text = templating.environment().get_template("finding.md.j2").render(finding=old, entry=None)
     assert "To file upstream" not in text
     assert "A page is lost: this program shows it with e 3 alone" in text
     assert '```python\n"""A page is lost.\n' in text
@@ -120,7 +120,7 @@ def test_a_finding_of_older_releases_is_not_to_be_filed() -> None:
 def test_a_text_that_a_trace_lacks_leaves_no_line() -> None:
     kept = replace(finding("...v").kept, harm="", expected="", elsewhere="")
     text = (
-        documents.environment()
+        templating.environment()
         .get_template("finding.md.j2")
         .render(finding=KeptFinding(kept, None, rows("...v")), entry=None)
     )

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.driver.protocol import Json
-from slotproof.pages.documents import FINDINGS
-from slotproof.pages.kept_findings import NOTHING, packed, stems_of_traces, unpacked
+from slotproof.pages.kept_findings import FINDINGS, NOTHING, packed, stems_of_traces, unpacked
 
 COLUMNS = [("ours", None), *(("sglang", f"0.5.{n}") for n in range(4)), ("vllm", "0.1")]
 SHOWN: list[Json] = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proofs.registry import STEMS, hints_of
-from slotproof.pages import documents, law_pages
+from slotproof.pages import law_pages, templating
 from slotproof.proving.headlines import assumptions, theorems
 
 DOCS = Path("docs")
@@ -18,7 +18,7 @@ DOCS = Path("docs")
 @cache
 def texts() -> dict[str, str]:
     """Each page by the name of its file."""
-    return {path.stem: text for path, text in law_pages.pages(documents.environment(), DOCS).items()}
+    return {path.stem: text for path, text in law_pages.pages(templating.environment(), DOCS).items()}
 
 
 def line(text: str | None) -> str:

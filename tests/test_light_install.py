@@ -139,7 +139,7 @@ def test_the_table_has_every_command() -> None:
 
 
 def test_an_engine_in_plain_python_is_driven(light: Any) -> None:
-    """The engine of the tutorial, as it is and with its leak; then the finding is replayed."""
+    """The engine of the tutorial, as it is and with its leak; then the finding is replayed, and has a page."""
     (file,) = (part for part in PARTS.finditer(page("your-engine.md")) if part["what"] == "file")
     text = file["body"]
     (light.folder / "my_engine.py").write_text(text, encoding="utf-8")
@@ -152,6 +152,9 @@ def test_an_engine_in_plain_python_is_driven(light: Any) -> None:
     assert again.returncode == 1, again.stderr
     assert "conforms: my_engine:make" in again.stdout
     assert "found by a drawn run" in found.stdout
+    page_of = light("-m", "slotproof", "report", "-o", "page", "--trace", "found.json", "--engine", "leaks:make")
+    assert page_of.returncode == 0, page_of.stderr
+    assert "no_leak" in (light.folder / "page" / "index.html").read_text("utf-8")
 
 
 def page(name: str) -> str:

@@ -32,7 +32,7 @@ from slotproof.checks import replays
 from slotproof.commands import listing
 from slotproof.console import codes, failure, output, screen, version
 from slotproof.console.screen import graded, table
-from slotproof.pages import documents
+from slotproof.pages import kept_findings
 from slotproof.proving import proof_lines
 
 HEAVY = ("torch", "z3", "cvc5", "hypothesis", "numpy", "jinja2", "immutables", "rich.table", "rich.progress", "psutil")
@@ -370,7 +370,7 @@ def shown_at(width: int, *parts: Any) -> str:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_law_is_cut(width: int) -> None:
-    findings = documents.with_rows(documents.kept_findings())
+    findings = kept_findings.with_rows(kept_findings.kept())
     assert len(findings) > 50
     for kept, rows in findings:
         text = shown_at(width, *replays.shown(kept, rows))

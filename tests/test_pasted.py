@@ -21,7 +21,7 @@ from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.telling.pasted import as_test, assert_holds
 from conformance.traces import trace_files
-from slotproof.pages.documents import kept_findings
+from slotproof.pages import kept_findings
 
 ROOT = Path(__file__).parents[1]
 # Engines of another package, the modules and the metadata of which are in one folder.
@@ -147,7 +147,7 @@ CASES = [
 
 def broken(name: str, release: str) -> Any:
     """The law and the kind of the kept finding."""
-    rows = kept_findings()["traces"][name]
+    rows = kept_findings.kept()["traces"][name]
     return next((row["law"], row["kind"]) for row in rows if row["release"] == release)
 
 

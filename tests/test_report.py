@@ -37,7 +37,7 @@ from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import cli
 from slotproof.console import remembering
-from slotproof.pages import documents, law_pages, proof_part, report, stories, trace_page
+from slotproof.pages import documents, kept_findings, law_pages, proof_part, report, stories, trace_page
 from slotproof.pages.finding_pages import KeptFinding
 from slotproof.proving.proving import mutants, vacuity_of
 from spec import allocator
@@ -125,7 +125,7 @@ def test_the_page_shows_everything(tmp_path: Path) -> None:
     laws = [law.name for stem in STEMS for law in law_pages.own_laws(hints_of(stem).stem)]
     shown = [fault.name for fault in FEW.values()]
     assert [word for word in (*laws, *shown, *STEMS) if word not in page] == []
-    assert [name for name in json.loads(documents.FINDINGS.read_text())["traces"] if name not in page] == []
+    assert [name for name in json.loads(kept_findings.FINDINGS.read_text())["traces"] if name not in page] == []
     assert page.count('<td class="open" title="places: z3 unknown') == 2, "of the allocator and of the two pools"
     assert page.count('title="promises_of_free: z3 unknown') == 1
     assert all("``" not in text for text in (page, *pages))
@@ -149,15 +149,15 @@ def test_the_documents_count_the_obligations_there_are(stem: str) -> None:
 
 
 def test_every_kept_trace_is_among_the_findings() -> None:
-    found = json.loads(documents.FINDINGS.read_text())
+    found = json.loads(kept_findings.FINDINGS.read_text())
     assert sorted(found["traces"]) == trace_files.names(), "run make engines"
 
 
 def test_findings_keep_verdicts_and_no_pictures() -> None:
-    found = documents.kept_findings()
+    found = kept_findings.kept()
     keys = {"subject", "release", "verdict", "step", "law", "kind", "detail", "harm"}
     assert {frozenset(row) - {"ran"} for rows in found["traces"].values() for row in rows} == {frozenset(keys)}
-    columns = documents.labels(documents.with_rows(found))
+    columns = kept_findings.labels(kept_findings.with_rows(found))
     released = [f"{p.name} {release}" for p in registry.released() for release in p.releases]
     assert columns == [registry.own().name, *released], "run make engines"
 
@@ -173,7 +173,7 @@ def test_findings_stand_by_severity_then_release_then_harm() -> None:
 
 
 def test_a_stem_made_of_parts_says_so() -> None:
-    whole = documents.FINDINGS.with_name("laws").joinpath("cache.md").read_text()
+    whole = kept_findings.FINDINGS.with_name("laws").joinpath("cache.md").read_text()
     for field, part in (("rows", "session_trim"), ("tree", "lock_ref"), ("states", "mamba_slots")):
         assert f"- `{field}` is a state of [{part}]({part}.md)" in whole
     assert "[`lock_ref.acquire`](lock_ref.md#acquire), [`session_trim.admit`](session_trim.md#admit)" in whole

@@ -7,10 +7,10 @@ import re
 from conformance.driver.lockstep import ANSWERED, ANSWERED_SENTENCE, DIFFERENCE
 from conformance.stems.found import law_of
 from conformance.traces import trace_files
-from slotproof.pages import documents, law_pages
+from slotproof.pages import kept_findings, law_pages
 from slotproof.pages.run_rules import RunRule, rules
 
-PAGE = documents.FINDINGS.with_name("laws") / "runs.md"
+PAGE = kept_findings.FINDINGS.with_name("laws") / "runs.md"
 
 
 def test_each_rule_stands_once_with_its_sentence() -> None:
@@ -29,7 +29,7 @@ def test_rules_of_all_runs_and_of_some_are_told_apart() -> None:
 
 def test_each_law_that_a_kept_finding_names_has_a_place() -> None:
     """But for a difference after an operation, which is of no law."""
-    for name, rows in documents.kept_findings()["traces"].items():
+    for name, rows in kept_findings.kept()["traces"].items():
         stem = law_of(trace_files.load(name).trace.stem).name
         for row in rows:
             if row.get("law") and row["kind"] != DIFFERENCE:

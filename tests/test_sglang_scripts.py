@@ -20,7 +20,7 @@ from script_repairs import REPAIRS
 from conformance.engines.sglang import PLUGIN, RELEASES, alone
 from conformance.stems.found import servers
 from conformance.traces import known, trace_files
-from slotproof.pages import documents, finding_pages
+from slotproof.pages import finding_pages, kept_findings
 
 NEWEST = RELEASES[-1]
 FILES = sorted(alone.SCRIPTS.glob("*.py"))
@@ -112,7 +112,7 @@ def test_only_an_assertion_of_the_script_shows_a_finding(tmp_path: Path, text: s
 
 def test_each_standing_finding_says_its_harm() -> None:
     """Also one that the newest release shows in another way than older ones."""
-    found = finding_pages.of_engine(PLUGIN.name, documents.with_rows(documents.kept_findings()))
+    found = finding_pages.of_engine(PLUGIN.name, kept_findings.with_rows(kept_findings.kept()))
     standing = [finding.kept for finding in found if finding.stands]
     assert len(standing) >= len(FILES)
     for kept in standing:

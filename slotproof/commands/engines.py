@@ -29,8 +29,8 @@ from slotproof.commands.appeared import as_json as appeared
 from slotproof.console.codes import FAILED, USAGE
 from slotproof.console.screen import TableOfRows, broken, choose, progress, say, show, table, write_json
 from slotproof.pages import engine_functions
-from slotproof.pages.documents import FINDINGS, write
-from slotproof.pages.kept_findings import packed, stems_of_traces, unpacked
+from slotproof.pages.documents import write
+from slotproof.pages.kept_findings import FINDINGS, packed, stems_of_traces, unpacked
 
 
 def run(json: Path | None, stems: Sequence[str] = ()) -> int:

@@ -25,79 +25,42 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from jinja2 import Environment
 from rich.console import Console
 
-from conformance.driver.cache_folder import checkout
-from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.lockstep import UNSUPPORTED
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.search.enough import LONGEST, OPERATIONS, ROUNDS, RUNS, TIMES
 from conformance.stems.stem_registry import ROOMS as STEMS_OF_RUNS
-from conformance.telling.where import Frame
-from conformance.traces import trace_files
 from conformance.traces.trace_files import Kept
 from proofs.corners import KEPT as KEPT_CORNERS
 from proofs.obligations import FRAME, PROOF, START, TRIVIAL, all_of
 from proofs.registry import STEMS, hints_of
-from slotproof.checks.replays import merged, shown
+from slotproof.checks.replays import shown
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.needs import needed_checkout
 from slotproof.console.output import write_text
-from slotproof.console.screen import broken, say, show
-from slotproof.pages import corners
+from slotproof.console.screen import say, show
+from slotproof.pages import corners, kept_findings
 from slotproof.pages.catalogue import pages as catalogue_pages
 from slotproof.pages.cause_pages import pages as cause_pages
 from slotproof.pages.finding_pages import left_over
-from slotproof.pages.kept_findings import stems_of_traces, unpacked
+from slotproof.pages.kept_findings import FINDINGS, Findings, Rows
 from slotproof.pages.law_pages import own_laws, parts_of
 from slotproof.pages.law_pages import pages as law_pages
-from slotproof.pages.terms import anchor, linked
+from slotproof.pages.templating import environment
 from slotproof.pages.tutorial import played
 from slotproof.planted import kept_search, mutating, mutating_engine, mutating_impl
 from slotproof.proving.headlines import theorems
 from slotproof.proving.minimal import listed
 from slotproof.proving.trusted import trusted_base
 
-ROOT = checkout()
-PACKAGED = Path(__file__).parents[1] / "findings.json"  # the copy that is installed as a part of the package
-FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
 MUTATED = FINDINGS.with_name(mutating_impl.KEPT)  # what `slotproof mutate impl --keep` writes
 DRAWN = FINDINGS.with_name(mutating_engine.KEPT)  # what `slotproof mutate engine --keep` writes
 UNNEEDED = FINDINGS.with_name("unneeded.json")  # what `slotproof prove --minimal --json` writes
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
 REQUIRED = ("found",)  # the parts that README.md must have
-VERDICTS = {VIOLATION: "**violation**", LATENT: "latent", CONFORMS: "conforms", UNSUPPORTED: "unsupported"}
-
-Rows = list[Json]
-Findings = list[tuple[Kept, Rows]]
-
-
-def environment(html: bool = False) -> Environment:
-    """The templates; values are escaped in HTML."""
-    made = Environment(loader=PackageLoader(__package__), undefined=StrictUndefined, autoescape=html)
-    made.filters["line"] = _html_line if html else _line
-    made.filters["verdict"] = lambda verdict: VERDICTS[verdict]
-    made.filters["own"] = own_laws
-    made.filters["cell"] = lambda text: _line(text).replace("|", "\\|")
-    made.filters["merged"] = merged
-    made.filters["settings"] = settings
-    made.filters["frames"] = lambda frames: "\n".join(str(Frame(**frame)) for frame in frames)
-    made.filters["linked"] = linked
-    made.filters["begun"] = lambda text: text[:1].upper() + text[1:]
-    made.filters["anchor"] = anchor
-    made.globals.update(label=label, broken=broken)
-    return made
-
-
-def _line(text: str | None) -> str:
-    return " ".join((text or "").split())
-
-
-def _html_line(text: str | None) -> Markup:
-    """A docstring on one line, with its ``code`` as HTML."""
-    return Markup(re.sub(r"``(.*?)``", r"<code>\1</code>", str(escape(_line(text)))))
 
 
 def write(check_only: bool) -> int:
@@ -122,38 +85,15 @@ def write(check_only: bool) -> int:
     return 0
 
 
-def kept_findings() -> Json:
-    """The verdicts that ``slotproof engines`` found last."""
-    if not FINDINGS.exists():
-        raise UsageError("docs/findings.json is missing: run make engines first")
-    found: Json = json.loads(FINDINGS.read_text("utf-8"))
-    return {"checks": found["checks"], "traces": unpacked(found, stems_of_traces())}
-
-
 def kept_unneeded() -> list[Json]:
     """Each promise, choice and fit with what became of the proofs without it, as ``prove --minimal`` found last."""
     kept: list[Json] = json.loads(UNNEEDED.read_text("utf-8"))["requirements"]
     return kept
 
 
-def with_rows(found: Json) -> Findings:
-    """Each kept trace with its rows."""
-    return [(trace_files.load(name), rows) for name, rows in found["traces"].items()]
-
-
-def label(row: Json) -> str:
-    """The engine of a row and its release."""
-    return f"{row['subject']} {row['release'] or ''}".strip()
-
-
-def labels(findings: Findings) -> list[str]:
-    """The columns of the findings: our own implementation, then the releases."""
-    return list(dict.fromkeys(label(row) for _, rows in findings for row in rows))
-
-
 def _documents(root: Path) -> list[tuple[Path, str]]:
-    found, pages = kept_findings(), environment()
-    findings, docs, readme = with_rows(found), root / "docs", root / "README.md"
+    found, pages = kept_findings.kept(), environment()
+    findings, docs, readme = kept_findings.with_rows(found), root / "docs", root / "README.md"
     parts = _parts(pages, findings)
     made = {
         "claims.md": _claims(),
@@ -187,19 +127,6 @@ def written_by_hand(docs: Path) -> list[Path]:
     """The pages of docs/ of which only parts are generated: what their commands print, or a marked part."""
     texts = {path: path.read_text("utf-8") for path in sorted(docs.glob("*.md"))}
     return [path for path, text in texts.items() if "<!-- run" in text or "<!-- generated: " in text]
-
-
-def settings(config: Json) -> str:
-    """A trace's configuration in words: ``block size 4, caching no, layers full and window 3``."""
-    return ", ".join(f"{name.replace('_', ' ')} {_setting(value)}" for name, value in config.items())
-
-
-def _setting(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return " ".join(map(_setting, value.values()))
-    return " and ".join(map(_setting, value)) if isinstance(value, list) else str(value)
 
 
 def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str]]:

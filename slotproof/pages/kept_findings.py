@@ -7,12 +7,22 @@ order of ``slotproof engines``.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+from conformance.driver.cache_folder import checkout
+from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.traces import trace_files
+from conformance.traces.trace_files import Kept
+
+ROOT = checkout()
+PACKAGED = Path(__file__).parents[1] / "findings.json"  # the copy that is installed as a part of the package
+FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
 
 Rows = list[Json]
+Findings = list[tuple[Kept, Rows]]
 NOTHING: Json = {"verdict": "unsupported", "step": None, "law": None, "kind": None, "detail": "", "harm": None}
 
 
@@ -71,3 +81,29 @@ def _apart(groups: Rows, subjects: dict[str, list[Any]], stem: str) -> Rows:
         for subject, releases in subjects.items()
         for release in releases
     ]
+
+
+# What is kept.
+
+
+def kept() -> Json:
+    """The verdicts that ``slotproof engines`` found last."""
+    if not FINDINGS.exists():
+        raise UsageError("docs/findings.json is missing: run make engines first")
+    found: Json = json.loads(FINDINGS.read_text("utf-8"))
+    return {"checks": found["checks"], "traces": unpacked(found, stems_of_traces())}
+
+
+def with_rows(found: Json) -> Findings:
+    """Each kept trace with its rows."""
+    return [(trace_files.load(name), rows) for name, rows in found["traces"].items()]
+
+
+def label(row: Json) -> str:
+    """The engine of a row and its release."""
+    return f"{row['subject']} {row['release'] or ''}".strip()
+
+
+def labels(findings: Findings) -> list[str]:
+    """The columns of the findings: our own implementation, then the releases."""
+    return list(dict.fromkeys(label(row) for _, rows in findings for row in rows))

@@ -22,12 +22,13 @@ from conformance.traces.trace_files import Kept
 from slotproof.console.codes import HOLDS
 from slotproof.console.output import write_text
 from slotproof.console.screen import say
-from slotproof.pages import documents, explorer
-from slotproof.pages.documents import FINDINGS, Findings, environment
+from slotproof.pages import explorer, kept_findings
 from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
-from slotproof.pages.law_pages import said_by
+from slotproof.pages.kept_findings import FINDINGS, Findings
+from slotproof.pages.law_pages import own_laws, said_by
 from slotproof.pages.packing import packed
 from slotproof.pages.stories import stories
+from slotproof.pages.templating import environment, tidy
 
 NO_FINDINGS = "The page has no findings in engines: docs/findings.json is missing, `slotproof engines` writes it."
 BETWEEN = 2.0  # seconds between two lines of progress, and between two writings of the first page
@@ -108,7 +109,7 @@ def run(folder: Path) -> int:
 
     What was done before and would show nothing new is taken from the cache folder.
     """
-    kept = documents.with_rows(documents.kept_findings()) if FINDINGS.exists() else []
+    kept = kept_findings.with_rows(kept_findings.kept()) if FINDINGS.exists() else []
     findings = in_order([f for plugin in registry.released() for f in of_engine(plugin.name, kept)])
     pages = ReportFolder(folder, FirstPage(findings, kept))
     pages.tell(f"{folder / 'index.html'} lists {len(findings)} findings; their pages follow")
@@ -193,16 +194,12 @@ def index(first: FirstPage) -> str:
             faults=first.faults,
             proofs=first.proofs,
             traces=first.kept,
-            engines=documents.labels(first.kept),
+            engines=kept_findings.labels(first.kept),
             step=said_by,
+            own=own_laws,
         )
     )
     return tidy(text)
-
-
-def tidy(text: str) -> str:
-    """The page without the empty lines and the indentation that templates leave."""
-    return "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
 
 
 def _finding(templates: Any, finding: KeptFinding, row: Json) -> str:

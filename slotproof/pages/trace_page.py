@@ -15,10 +15,10 @@ from slotproof.console.codes import HOLDS
 from slotproof.console.output import write_text
 from slotproof.console.remembering import digest_of, remembered
 from slotproof.console.screen import say
-from slotproof.pages import documents, explorer
-from slotproof.pages.documents import FINDINGS, Rows, environment
+from slotproof.pages import explorer, kept_findings
 from slotproof.pages.finding_pages import of_engine
-from slotproof.pages.report import tidy
+from slotproof.pages.kept_findings import FINDINGS, Rows
+from slotproof.pages.templating import environment, tidy
 
 LIMIT = 180.0  # seconds in which an engine that is named by its place must have replayed a trace
 
@@ -65,7 +65,7 @@ def told(kept: Kept, trace: str, engine: str, release: str | None, source: Path 
 
 def _worst(kept: Kept) -> Json | None:
     """The row of ``docs/findings.json`` in which a kept trace is shown worst."""
-    rows: Rows = documents.kept_findings()["traces"].get(kept.name, []) if FINDINGS.exists() else []
+    rows: Rows = kept_findings.kept()["traces"].get(kept.name, []) if FINDINGS.exists() else []
     found = [f for plugin in registry.released() for f in of_engine(plugin.name, [(kept, rows)])]
     return found[0].gravest if found else None
 
