@@ -27,7 +27,7 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from conformance.driver.protocol import Json
-from conformance.search.connection import EngineDied, Served, Subject
+from conformance.search.connection import EngineDied, Served, Subject, ToolError
 from slotproof.checks.by_cause import name_causes
 from slotproof.pages import kept_findings
 
@@ -46,7 +46,7 @@ def is_even(name: str) -> bool:
 @dataclass
 class Searched:
     """One search of a release. ``repairs``: the causes that were found, in their order, each with the second of the
-    search in which it was named. ``found``: every finding.
+    search in which it was named. ``found``: every finding. ``failed``: judgements in which Slotproof itself failed.
     """
 
     served: Served
@@ -55,6 +55,7 @@ class Searched:
     repairs: dict[str, float] = field(default_factory=dict)
     found: list[Json] = field(default_factory=list)
     judged: list[Json] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def judge(self, stems: Iterator[str], seeds: Iterator[int]) -> None:
@@ -75,6 +76,9 @@ class Searched:
                     told = connection.ask(asked)
             except EngineDied:
                 told = {"steps": 0, "new": [], "runs": 0}
+            except ToolError as error:
+                self.failed.append(f"{stem}, seed {seed}: {error}")
+                continue
             name_causes(told["new"], self.served, self.deadline, repairs)
             self._add(stem, seed, told, repairs)
 
@@ -104,7 +108,7 @@ def search(subject: Subject, seed: int, seconds: float) -> Json:
             judge.start()
         for judge in judges:
             judge.join()
-        return {"seed": seed, "causes": one.repairs, "found": one.found, "judged": one.judged}
+        return {"seed": seed, "causes": one.repairs, "found": one.found, "judged": one.judged, "failed": one.failed}
 
 
 # What it says.

@@ -152,6 +152,7 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
     """Wrong calls, each with the law that refutes it. ``sizes``: the constants of the small world."""
     saved = {"routes": {"resume": "admit extend save admit", "close": "admit extend save admit"}}
     beside = {"sizes": {**sizes, "limit": 2, "rows": 5}, "small": two_requests, **saved}
+    cached = {"routes": {"evict_leaf": "admit extend finish insert_leaf free_rest admit"}}
     pages_of_two = {
         "sizes": {**sizes, "page_size": 2},
         "small": partial(two_requests, 2),
@@ -160,7 +161,7 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
     return (
         Mutant("stops_another", "finish", "others_go_on", stops_another, beside),
         Mutant("resumes_and_stops_another", "resume", "other_sessions_go_on", resumes_and_stops_another, beside),
-        Mutant("evicts_and_stops", "evict_leaf", "requests_go_on", evicts_and_stops),
+        Mutant("evicts_and_stops", "evict_leaf", "requests_go_on", evicts_and_stops, cached),
         Mutant("shows_others_more", "finish", "others_keep_their_prefix", shows_others_more, beside),
         Mutant("closes_and_shows_more", "close", "sessions_keep_their_prefix", closes_and_shows_more, beside),
         Mutant("evicts_and_shows_more", "evict_leaf", "requests_keep_their_prefix", evicts_and_shows_more),

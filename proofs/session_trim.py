@@ -512,6 +512,12 @@ def saves_the_draft(st: SessionTrimState, row: Number, agreed: Length) -> Step[S
     return but(step, calls=calls, promises=promises, then=but(step.then, pools=calls[-1].then))
 
 
+def _tails_of_a_session(st: SessionTrimState) -> Iterator[tuple[Any, ...]]:
+    """The tails that requests come with, for a session."""
+    yield from ((row, 1, *rest) for row, _, *rest in tails(st))
+
+
+OF_A_SESSION = {"moves": {**MOVES, "admit_tail": _tails_of_a_session}}
 DRAFTED = {"routes": {"save": "admit extend reserve", "commit": "admit reserve"}}
 
 
@@ -520,7 +526,7 @@ MUTANTS = (
     Mutant("stops_others", "resume", "other_sessions_go_on", stops_others, BESIDE_A_SESSION),
     Mutant("evicts_and_stops", "drop", "requests_go_on", evicts_and_stops),
     Mutant("admits_outside_the_session", "admit", "begins_with_its_prefix", admits_outside_the_session),
-    Mutant("tail_outside_the_session", "admit_tail", "begins_with_its_tail", tail_outside_the_session),
+    Mutant("tail_outside_the_session", "admit_tail", "begins_with_its_tail", tail_outside_the_session, OF_A_SESSION),
     Mutant("decodes_two", "decode", "computes_one_token", decodes_two),
     Mutant("commits_what_was_refused", "commit", "commits_what_was_accepted", commits_what_was_refused, DRAFTED),
     Mutant("stops_and_forgets", "finish", "only_stops", stops_and_forgets),

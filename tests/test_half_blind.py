@@ -9,7 +9,8 @@ from benchmarks.half_blind import CATALOGUE, FOLDER, entries, is_even, outline, 
 
 
 def kept(causes: dict[str, float], found: list[dict[str, object]]) -> dict[str, object]:
-    search = {"seed": 1, "causes": causes, "found": found, "judged": [{"runs": 5, "operations": 70}]}
+    judged = [{"runs": 5, "operations": 70}]
+    search = {"seed": 1, "causes": causes, "found": found, "judged": judged, "failed": []}
     known = entries("sglang", "0.5.23")
     return {"engine": "sglang", "release": "0.5.23", "minutes": 1.0, "entries": known, "searches": [search]}
 
