@@ -276,6 +276,11 @@ def with_later(brief: Iterable[list[Verdict]], later: Iterable[list[Verdict]]) -
     return [newest.get((v.stem, v.transition, v.number), v) for found in brief for v in found]
 
 
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def on_every_core(
     work: Callable[..., Any],
     units: Sequence[tuple[Any, ...]],
@@ -285,12 +290,12 @@ def on_every_core(
 ) -> list[Any]:
     """The results of ``work`` on each unit, in order of the units; ``report`` gets each result when it comes.
 
-    ``processes``: how many units at a time; by default as many as there are processors. ``weight``: of a unit; the
-    heaviest begin first, so that no long one begins last.
+    ``processes``: how many units at a time; by default as many as there are processors for this process. ``weight``: of
+    a unit; the heaviest begin first, so that no long one begins last.
     """
     if not units:
         return []
-    with ProcessPoolExecutor(processes or os.cpu_count()) as workers:
+    with ProcessPoolExecutor(processes or processors()) as workers:
         heaviest_first = sorted(range(len(units)), key=lambda place: -weight(units[place]))
         futures = {workers.submit(work, *units[place]): place for place in heaviest_first}
         for future in as_completed(futures):

@@ -79,7 +79,6 @@ class InCI(NamedTuple):
 
 OWN, SGLANG = "my_engine:make", "~/sglang"
 EXECUTED: dict[str, tuple[Small | Nightly | InCI, ...]] = {
-    "make setup": (InCI("setup"),),
     "make verify": (InCI("verify"),),
     "make test": (InCI("test"),),
     "slotproof list": (Small("list"),),

@@ -114,6 +114,7 @@ class _Reader:
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             check=False,
+            preexec_fn=_on_one_processor if command.startswith("slotproof prove") else None,
         )
         return Printed(done.stdout, done.returncode)
 
@@ -122,6 +123,12 @@ class _Reader:
         if len(found) != 1:
             raise ValueError(f"the last command has printed {len(found)} tests, expected one to paste:\n{self.last}")
         return "\n".join(line.rstrip() for line in found[0].splitlines()) + "\n"
+
+
+def _on_one_processor() -> None:
+    """What fails is printed when it is found: on several processors in an order that differs between two runs."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def copied(folder: Path) -> None:
