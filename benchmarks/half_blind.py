@@ -33,7 +33,6 @@ from slotproof.pages import kept_findings
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "measurements"
 CATALOGUE = FOLDER.parent / "catalogue.json"
-FINDINGS = FOLDER.parent / "findings.json"
 SCHEDULER = "server"
 SHARE = 45.0  # seconds of a judgement, with shrinking
 
@@ -130,7 +129,7 @@ def outline(stem: str, law: str, detail: str) -> Outline:
 def outlines(engine: str, release: str) -> dict[str, set[Outline]]:
     """The outlines of each kept trace that breaks a law on this release."""
     stems = kept_findings.stems_of_traces()
-    every = kept_findings.unpacked(json.loads(FINDINGS.read_text("utf-8")), stems)
+    every = kept_findings.kept()["traces"]
     found: dict[str, set[Outline]] = {name: set() for name in every}
     for name, rows in every.items():
         for row in rows:

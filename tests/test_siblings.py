@@ -1,4 +1,4 @@
-"""Wrong transitions that somebody wrote who had not seen the laws of what calls must achieve: some law refutes each.
+"""Wrong transitions, written by a reader who had not seen the laws of what calls must achieve: refuted, or listed.
 
 They were written beside eighteen holes that a review had found (``siblings``): three a hole, and two sets of three.
 """
