@@ -146,6 +146,7 @@ def test_a_session_may_count_what_a_draft_or_a_step_in_flight_has_computed() -> 
 
 
 @pytest.mark.engine
+@pytest.mark.soak
 @pytest.mark.parametrize("release", some(between("0.5.16", "0.5.21")[::-1]))
 def test_older_releases_are_followed(release: str) -> None:
     lpm = ("--schedule-policy", "lpm")

@@ -104,6 +104,7 @@ def test_what_is_known_still_occurs(release: str) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.soak
 @pytest.mark.parametrize("release", some(LATER))
 def test_the_overwritten_tail_is_gone(release: str) -> None:
     have(release)
@@ -112,6 +113,7 @@ def test_the_overwritten_tail_is_gone(release: str) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.soak
 @pytest.mark.parametrize("release", some(LATER))
 def test_a_request_that_was_turned_away_takes_no_state_of_its_session(release: str, tmp_path: Path) -> None:
     """The harness once showed the session without its states while such a request ran."""

@@ -289,13 +289,14 @@ def test_transfers_are_driven(release: str) -> None:
 @pytest.mark.parametrize(
     ("release", "seed", "law", "sought"),
     [
-        ("0.15.1", "1", "finish", ["block_cache.aborted_loads"]),
+        pytest.param("0.15.1", "1", "finish", ["block_cache.aborted_loads"], marks=pytest.mark.soak),
         ("0.33.0", "1", "waiting_requests_run", ["block_cache.stalled_loads"]),
-        (
+        pytest.param(
             "0.22.1",
             "15",
             "reads_own_content",
             ["block_cache.transfers_in_flight", "block_cache.two_steps", "block_cache.crowded_loads"],
+            marks=pytest.mark.soak,
         ),
     ],
 )
