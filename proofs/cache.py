@@ -408,9 +408,7 @@ OTHER_TEXT_ROUTES = {"continue_prefill": f"{CACHED} admit extend finish drop_dup
 # A waiting request gets a copy of the state of a node, and then a row for another text.
 OTHER_STATE_ROUTES = {"state_admit": f"{mamba_in_cache.ENDED} state_match admit"}
 # A session's row is cut to nothing but its first token, and its state is still the one after both tokens.
-LATER_STATE_ROUTES = {
-    "state_admit": f"{mamba_in_cache.EQUIPPED} extend save state_save restore state_restore resume"
-}
+LATER_STATE_ROUTES = {"state_admit": f"{mamba_in_cache.EQUIPPED} extend save state_save restore state_restore resume"}
 
 
 # One request inserts two nodes. The next one matches both and holds the window of the second; the first node becomes a
@@ -518,8 +516,8 @@ RELEVANT_LAWS = {
     "path_has_every_page request_holds_its_prefix handles_stand cursor_committed_allocated "
     "own_window_holds_own_text prefix_holds_own_text node_window_holds_its_text",
     "node_state_is_at_its_end": f"{WRITES} states.one_owner node_has_its_state others_are_nodes node_owns_its_key "
-    "keys_follow states_go_with_rows row_says_what_is_owned running_row_has_running_states buffer_is_whole "
-    "running_is_equipped names_what_it_owns absent_is_no_slot",
+    "keys_follow parent_is_next states_go_with_rows row_says_what_is_owned running_row_has_running_states "
+    "buffer_is_whole running_is_equipped absent_is_no_slot",
     "own_state_is_of_own_text": "states.one_owner states_go_with_rows row_says_what_is_owned "
     "running_row_has_running_states one_row_a_session buffer_is_whole running_is_equipped names_what_it_owns",
     "draft_is_nobodys_text": f"{WRITES}",

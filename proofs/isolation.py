@@ -18,7 +18,7 @@ from spec.contents import Contents
 from spec.finite import Map
 from spec.lengths import Length
 from spec.logic import Number, Seq, Step, Truth, but
-from spec.mamba_slots_state import ABSENT, FIRST, OWN, kept
+from spec.mamba_slots_state import ABSENT, FIRST, OWN, SECOND, kept
 from spec.session_trim_state import committed, protected
 
 
@@ -130,6 +130,21 @@ def copies_over_a_state(st: CacheState, request: Number, node: Number, slot: Num
     return but(step, then=but(step.then, contents=state_isolation.copied(st, newest, own).contents))
 
 
+def copies_over_the_other_track(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
+    """The state that a node gets is also written over the track that is not the newest."""
+    step = mamba_in_cache.state_copy(st, request, node, slot)
+    newest = kept(st.states, request)
+    other = st.states.table(request, FIRST + SECOND - newest)
+    return but(step, then=state_isolation.copied(step.then, slot, other))
+
+
+def matches_over_its_track(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
+    """A request that matches again gets the state of the node into its track buffer, too."""
+    step = mamba_in_cache.state_match_again(st, request, node)
+    own, track = (st.states.table(request, role) for role in (OWN, FIRST))
+    return but(step, then=state_isolation.copied(step.then, own, track))
+
+
 def donates_an_old_track(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
     """A request that ends donates a state from before the end of the node's key."""
     step = mamba_in_cache.state_donate(st, request, node)
@@ -209,6 +224,10 @@ MUTANTS = (
     Mutant("copies_over_a_state", "state_copy", "own_state_is_of_own_text", copies_over_a_state),
     Mutant("reads_another_state", "state_admit", "reads_state_of_own_text", brings_another_state),
     Mutant("wipes_its_track", "state_admit", "request_begins_with_its_state", wipes_its_track),
+    Mutant(
+        "matches_over_its_track", "state_match_again", "slots_of_others_hold_what_they_held", matches_over_its_track
+    ),
+    Mutant("copies_over_the_other_track", "state_copy", "other_slots_hold_what_they_held", copies_over_the_other_track),
     Mutant("donates_an_old_track", "state_donate", "node_state_is_at_its_end", donates_an_old_track),
     Mutant("swaps_an_old_track", "state_swap", "node_state_is_at_its_end", swaps_an_old_track),
     Mutant("revives_another_text", "revive_tombstone", "node_state_is_at_its_end", revives_another_text),

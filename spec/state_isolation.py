@@ -14,7 +14,7 @@ from spec.contents import EMPTY
 from spec.isolation import prefix_at
 from spec.lengths import NOTHING, Length, same
 from spec.logic import Number, Requirement, Truth, but, implies, ite, no, requires
-from spec.mamba_slots_state import ABSENT, OWN, kept
+from spec.mamba_slots_state import ABSENT, OWN, is_node, kept
 from spec.session_trim_state import LEAVING, RUNNING, committed, each_request, full_pool
 
 
@@ -157,11 +157,11 @@ def own_state_is_of_own_text(st: CacheState) -> Truth:
 def node_state_is_at_its_end(st: CacheState) -> Truth:
     """The state of a tree node is the one after the last token of the node's key, of the text that its pages hold."""
 
-    def there(n: Number) -> Truth:
-        slot = st.states.table(st.states.first_node + n, OWN)
-        return implies((st.tree.alive(n) == 1) & (st.tree.mamba(n) == 1), is_at_node(st, slot, n))
+    def there(o: Number) -> Truth:
+        slot = st.states.table(o, OWN)
+        return implies(is_node(st.states, o) & (slot != ABSENT), is_at_node(st, slot, o - st.states.first_node))
 
-    return st.tree.nodes.all(there)
+    return st.states.owners.all(there)
 
 
 def reads_state_of_own_text(st: CacheState) -> Truth:
