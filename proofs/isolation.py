@@ -138,7 +138,7 @@ def copies_over_the_other_track(st: CacheState, request: Number, node: Number, s
     return but(step, then=state_isolation.copied(step.then, slot, other))
 
 
-def matches_over_its_track(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
+def copies_over_its_track(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
     """A request that matches again gets the state of the node into its track buffer, too."""
     step = mamba_in_cache.state_match_again(st, request, node)
     own, track = (st.states.table(request, role) for role in (OWN, FIRST))
@@ -224,9 +224,7 @@ MUTANTS = (
     Mutant("copies_over_a_state", "state_copy", "own_state_is_of_own_text", copies_over_a_state),
     Mutant("reads_another_state", "state_admit", "reads_state_of_own_text", brings_another_state),
     Mutant("wipes_its_track", "state_admit", "request_begins_with_its_state", wipes_its_track),
-    Mutant(
-        "matches_over_its_track", "state_match_again", "slots_of_others_hold_what_they_held", matches_over_its_track
-    ),
+    Mutant("copies_over_its_track", "state_match_again", "slots_of_others_hold_what_they_held", copies_over_its_track),
     Mutant("copies_over_the_other_track", "state_copy", "other_slots_hold_what_they_held", copies_over_the_other_track),
     Mutant("donates_an_old_track", "state_donate", "node_state_is_at_its_end", donates_an_old_track),
     Mutant("swaps_an_old_track", "state_swap", "node_state_is_at_its_end", swaps_an_old_track),
