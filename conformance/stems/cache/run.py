@@ -369,6 +369,10 @@ class CacheRun:
         if self.stateful:
             self.states.withdrawn(request)
 
+    def least_checkpoint(self, request: int) -> int:
+        """The length of the newest state that the tree may get of the request; 0 without states."""
+        return self.states.newest_length(request, self.calls.computed(request)) if self.stateful else 0
+
     def fits_beside(self, request: int, prefix: int) -> bool:
         """There are enough states for the request; a session's later turn has them already."""
         session = self.calls.requests[request].session

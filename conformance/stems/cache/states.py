@@ -41,6 +41,7 @@ class CacheStates:
         self.calls: RequestCalls
         self.seen = MambaSlotsSnapshot([], 0)
         self._numbers: dict[int, int] = {}
+        self._tracked: dict[int, int] = {}  # after how many tokens the last state of each request was tracked
 
     @property
     def state(self) -> MambaSlotsState:
@@ -103,6 +104,7 @@ class CacheStates:
         show which states it copies, the state that the request begins with is taken to be right.
         """
         arrives = arrives or self.seen.copies is None
+        self._tracked.pop(request, None)
         tree, handle, named = self.law.state.tree, self.law.state.handle(row), self.named(request)
         node = tree.node(handle) if handle and copied else 0
         number = self.of(request)
@@ -199,6 +201,7 @@ class CacheStates:
         next track changes here unless the buffer is lazy.
         """
         number = self.of(request)
+        self._tracked[request] = upto
         if self.state.buffered:
             track = FIRST + self.state.next(number)
             self.law.caller_step("state_write", number, track, in_pages(upto, self.nodes.page_size))
@@ -207,8 +210,13 @@ class CacheStates:
 
     def written(self, request: int, slot: int, upto: int) -> None:
         """Explains that a forward pass has written the state after ``upto`` tokens to a slot of the track buffer."""
+        self._tracked[request] = upto
         track = FIRST + self.tracks(request).index(slot)
         self.step("state_write", request, track, in_pages(upto, self.nodes.page_size))
+
+    def newest_length(self, request: int, computed: int) -> int:
+        """After how many tokens the newest state is that a request can give away. ``computed``: its own state's."""
+        return self._tracked.get(request, 0) if self.state.buffered else computed
 
     def tracks(self, request: int) -> tuple[int, ...]:
         """The slots of the track buffer that the kernels write for a request."""
