@@ -42,7 +42,6 @@ POOLS = {
 SMALL = {**CONFIG, **POOLS}
 ARRIVES = ("admit", "look")
 INSERTS = (*ARRIVES, "chunk", "finish", "abort")
-GIVES = ("chunk", "checkpoint", "finish", "abort", "retract")  # what may give the tree a state of a request
 BUFFERS = (TWO, LAZY, None, LAZY, ONE, NO_BUFFER)  # each: buffered, doubled, lazy; None: a cache without states
 
 
@@ -73,13 +72,10 @@ class CacheMachine(RequestRules):
         """Sends one operation, unless it is a known difference."""
         if "slide" in arguments and self.excludes(CacheExclusion.SLIDE_PAST_LEAF):
             arguments = {**arguments, "slide": False}
-        early = op in GIVES and self._gives_unwritten(arguments["request"])
-        if not early and (op not in INSERTS or not self._breaks(op, arguments)):
+        if op not in INSERTS or not self._breaks(op, arguments):
             super().do(op, **arguments)
-
-    def _gives_unwritten(self, request: int) -> bool:
-        """The newest track of a request is not written yet, and to give it away is a known difference."""
-        return self.excludes(CacheExclusion.UNWRITTEN_TRACK) and request in self.run.states.unwritten
+        if op == "boundary" and self.excludes(CacheExclusion.UNWRITTEN_TRACK):
+            super().do("track", **arguments)
 
     def _breaks(self, op: str, arguments: Json) -> bool:
         request = arguments["request"]

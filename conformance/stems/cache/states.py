@@ -41,7 +41,6 @@ class CacheStates:
         self.calls: RequestCalls
         self.seen = MambaSlotsSnapshot([], 0)
         self._numbers: dict[int, int] = {}
-        self.unwritten: set[int] = set()  # requests whose lazy buffer got a second slot that no pass has written
         self._tracked: dict[int, int] = {}  # after how many tokens the last state of each request was tracked
 
     @property
@@ -106,7 +105,6 @@ class CacheStates:
         """
         arrives = arrives or self.seen.copies is None
         self._tracked.pop(request, None)
-        self.unwritten.discard(request)
         tree, handle, named = self.law.state.tree, self.law.state.handle(row), self.named(request)
         node = tree.node(handle) if handle and copied else 0
         number = self.of(request)
@@ -204,7 +202,6 @@ class CacheStates:
         """
         number = self.of(request)
         self._tracked[request] = upto
-        self.unwritten.discard(request)
         if self.state.buffered:
             track = FIRST + self.state.next(number)
             self.law.caller_step("state_write", number, track, in_pages(upto, self.nodes.page_size))
@@ -214,7 +211,6 @@ class CacheStates:
     def written(self, request: int, slot: int, upto: int) -> None:
         """Explains that a forward pass has written the state after ``upto`` tokens to a slot of the track buffer."""
         self._tracked[request] = upto
-        self.unwritten.discard(request)
         track = FIRST + self.tracks(request).index(slot)
         self.step("state_write", request, track, in_pages(upto, self.nodes.page_size))
 
@@ -255,7 +251,6 @@ class CacheStates:
         if slot := self.named(request)[role]:
             self.nodes.lose_state(slot)  # a server's event may tell of both
             self.step("state_second", request, slot)
-            self.unwritten.add(request)
         else:
             self.law.refused("state_second", self.state.available > 0)
 
