@@ -41,14 +41,15 @@ SIZES = {
 def small() -> tuple[CacheState, ...]:
     """Three full and two SWA pages of one slot, one request row, two nodes, one session, a window of one token.
 
-    Three state slots; track buffers of two slots, once with both slots from the start and once lazy. The last world has
-    one pool and no states: every layer has a sliding window.
+    Three state slots; track buffers of two slots, once with both slots from the start and once lazy. The third world
+    has no states. The last world has one pool and no states: every layer has a sliding window.
     """
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=2, rows=4, need_sort=False)
     empty = session_trim_state.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=True)
     slots = [mamba_slots.initial(3, 1, 1, nodes=3, kind=(True, True, lazy)) for lazy in (False, True)]
-    return *(law.initial(empty, tree, one, isolation.stories()) for one in slots), all_sliding()
+    without = law.initial(empty, but(tree, stateful=False), slots[0], isolation.stories())
+    return *(law.initial(empty, tree, one, isolation.stories()) for one in slots), without, all_sliding()
 
 
 def all_sliding() -> CacheState:
@@ -406,6 +407,8 @@ def two_texts() -> tuple[CacheState, ...]:
 OTHER_TEXT_ROUTES = {"continue_prefill": f"{CACHED} admit extend finish drop_duplicates"}
 # A waiting request gets a copy of the state of a node, and then a row for another text.
 OTHER_STATE_ROUTES = {"state_admit": f"{mamba_in_cache.ENDED} state_match admit"}
+# A session's row is cut to nothing but its first token, and its state is still the one after both tokens.
+LATER_STATE_ROUTES = {"state_admit": f"{mamba_in_cache.EQUIPPED} extend save state_save restore state_restore resume"}
 
 
 # One request inserts two nodes. The next one matches both and holds the window of the second; the first node becomes a
@@ -512,13 +515,16 @@ RELEVANT_LAWS = {
     "window_reads_own_text": "reads_held_pages reads_held_window reads_own_window mapping_keeps_offset "
     "path_has_every_page request_holds_its_prefix handles_stand cursor_committed_allocated "
     "own_window_holds_own_text prefix_holds_own_text node_window_holds_its_text",
+    "node_state_is_at_its_end": f"{WRITES} states.one_owner node_has_its_state others_are_nodes node_owns_its_key "
+    "keys_follow parent_is_next states_go_with_rows row_says_what_is_owned running_row_has_running_states "
+    "buffer_is_whole running_is_equipped absent_is_no_slot",
     "own_state_is_of_own_text": "states.one_owner states_go_with_rows row_says_what_is_owned "
     "running_row_has_running_states one_row_a_session buffer_is_whole running_is_equipped names_what_it_owns",
     "draft_is_nobodys_text": f"{WRITES}",
     "pass_goes_on_from_its_state": "states_go_with_rows running_row_has_running_states",
-    "node_gets_the_state_at_its_end": "states.one_owner buffer_is_whole running_is_equipped node_has_its_state",
     "request_gets_the_nodes_state": "states.one_owner",
-    "session_gets_the_state_of_its_row": "states.one_owner",
+    "session_goes_on_from_an_earlier_state": "states.one_owner",
+    "track_gets_the_state_at_the_boundary": "running_is_equipped row_says_what_is_owned",
     "reads_state_of_own_text": "own_state_is_of_own_text states_go_with_rows row_says_what_is_owned "
     "running_row_has_running_states",
     "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",
@@ -550,7 +556,7 @@ ANSWERS = {
     "state_group_begin": lambda pick, st, given: answers.set_aside(pick, st.states, given["need"]),
     "state_admit": lambda pick, st, given: answers.equipment(pick, st.states, given["request"]),
     **dict.fromkeys(
-        ("state_match", "state_second", "state_copy", "state_renew"),
+        ("state_match", "state_second", "state_copy", "state_swap", "state_renew"),
         lambda pick, st, _: answers.open_slot(pick, st.states),
     ),
 }
@@ -579,7 +585,7 @@ HINTS = Hints(
     refusable=frozenset(
         {
             *("admit_tail", "reserve", "extend", "decode"),
-            *("state_match", "state_admit", "state_second", "state_copy", "state_renew"),
+            *("state_match", "state_admit", "state_second", "state_copy", "state_swap", "state_renew"),
         }
     ),
     routes=ROUTES,

@@ -14,7 +14,7 @@ from spec import lock_ref, mamba_in_cache, mamba_slots, session_trim, session_tr
 from spec.cache_state import CacheState
 from spec.lengths import Length, next_token, touched
 from spec.logic import Number, Seq, Step, Truth, but, call
-from spec.mamba_slots_state import OWN
+from spec.mamba_slots_state import ABSENT, OWN
 from spec.session_trim_state import allocated, full_pool, protected
 
 
@@ -136,7 +136,9 @@ def resumes_with_the_old_text(st: CacheState, session: Number, story: Number, gi
 def restores_a_blank_state(st: CacheState, session: Number, request: Number) -> Step[CacheState]:
     """The next turn of a session gets the session's state slot, which was wiped before."""
     step = mamba_in_cache.state_restore(st, session, request)
-    return but(step, then=state_isolation.fresh(step.then, st.states.table(st.states.limit + session - 1, OWN)))
+    return but(
+        step, then=state_isolation.copied(step.then, ABSENT, st.states.table(st.states.limit + session - 1, OWN))
+    )
 
 
 def two_requests(page_size: int = 1) -> tuple[CacheState, ...]:

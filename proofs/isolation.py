@@ -17,8 +17,8 @@ from spec.cache_state import CacheState
 from spec.contents import Contents
 from spec.finite import Map
 from spec.lengths import Length
-from spec.logic import Number, Seq, Step, Truth, but, ite
-from spec.mamba_slots_state import OWN
+from spec.logic import Number, Seq, Step, Truth, but
+from spec.mamba_slots_state import ABSENT, FIRST, OWN, SECOND, kept
 from spec.session_trim_state import committed, protected
 
 
@@ -107,18 +107,86 @@ def resumes_another_text(st: CacheState, session: Number, story: Number, given: 
 
 
 def brings_another_state(
-    st: CacheState, row: Number, request: Number, own: Number, first: Number, second: Number
+    st: CacheState, row: Number, request: Number, own: Number, first: Number, second: Number, arrives: Truth
 ) -> Step[CacheState]:
-    """A request goes on from a copy of the state of another node than its matched one."""
-    step = mamba_in_cache.state_admit(st, row, request, own, first, second)
-    return unchosen(step, "the state that the request brings was computed for its own text")
+    """A request goes on from a copy of the state of another node than its matched one, or from a blank one."""
+    step = mamba_in_cache.state_admit(st, row, request, own, first, second, arrives)
+    return unasked(step, "the request brings the state after the computed tokens of its row")
 
 
-def copies_over_a_state(st: CacheState, node: Number, slot: Number) -> Step[CacheState]:
-    """The state that a node gets is written over the own state of a request on a row."""
-    step = mamba_in_cache.state_copy(st, node, slot)
-    used = st.states.table(st.mine(0) - 1, OWN)
-    return but(step, then=state_isolation.given(step.then, node, ite(st.mine(0) != 0, used, slot)))
+def wipes_its_track(
+    st: CacheState, row: Number, request: Number, own: Number, first: Number, second: Number, arrives: Truth
+) -> Step[CacheState]:
+    """An admission wipes the state slots of the request's track buffer, too."""
+    step = mamba_in_cache.state_admit(st, row, request, own, first, second, arrives)
+    wiped = state_isolation.copied(step.then, ABSENT, step.then.states.table(request, FIRST))
+    return but(step, then=wiped)
+
+
+def copies_over_a_state(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
+    """The state that a node gets is written over the own state of the request that gives it."""
+    step = mamba_in_cache.state_copy(st, request, node, slot)
+    newest, own = (st.states.table(request, role) for role in (kept(st.states, request), OWN))
+    return but(step, then=but(step.then, contents=state_isolation.copied(st, newest, own).contents))
+
+
+def copies_over_the_other_track(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
+    """The state that a node gets is also written over the track that is not the newest."""
+    step = mamba_in_cache.state_copy(st, request, node, slot)
+    newest = kept(st.states, request)
+    other = st.states.table(request, FIRST + SECOND - newest)
+    return but(step, then=state_isolation.copied(step.then, slot, other))
+
+
+def copies_over_its_track(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
+    """A request that matches again gets the state of the node into its track buffer, too."""
+    step = mamba_in_cache.state_match_again(st, request, node)
+    own, track = (st.states.table(request, role) for role in (OWN, FIRST))
+    return but(step, then=state_isolation.copied(step.then, own, track))
+
+
+def donates_an_old_track(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
+    """A request that ends donates a state from before the end of the node's key."""
+    step = mamba_in_cache.state_donate(st, request, node)
+    return unasked(step, "the request's newest state is the one at the end of the node's key")
+
+
+def swaps_an_old_track(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
+    """A request that goes on donates a state from before the end of the node's key."""
+    step = mamba_in_cache.state_swap(st, request, node, slot)
+    return unasked(step, "the request's newest state is the one at the end of the node's key")
+
+
+def revives_another_text(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A tombstone with a state gets full pages of another text."""
+    step = law.revive_tombstone(st, row, node)
+    return unasked(step, "the node's pages hold the text that the row's own pages hold")
+
+
+def resumes_a_longer_state(st: CacheState, session: Number, story: Number, given: Length) -> Step[CacheState]:
+    """A session's row is cut, and its next turn goes on with the state from before the cut."""
+    return unasked(law.resume(st, session, story, given), "the row's state is the one after its computed tokens")
+
+
+def computes_without_a_state(
+    st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[CacheState]:
+    """In a model with mamba states a request without a state computes its prompt."""
+    step = law.extend(st, row, to, full_pages, swa_pages)
+    return unasked(step, "in a model with mamba states the request has its own")
+
+
+def rolls_back_under_a_state(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
+    """A row with a state loses computed tokens, and the state stays the one after them."""
+    return unasked(law.roll_back(st, row, to), "a request with states keeps its computed tokens")
+
+
+def tracks_the_whole_row(st: CacheState, request: Number, track: Number, upto: Length) -> Step[CacheState]:
+    """At a tracking boundary the state after all computed tokens is written, not the one at the boundary."""
+    step = mamba_in_cache.state_write(st, request, track, upto)
+    row = st.carrier(request) - 1
+    wrong = state_isolation.at(st, row, st.states.row(request, track), committed(st.rows, row))
+    return but(step, then=wrong)
 
 
 def writes_nothing(transition: Transition) -> Transition:
@@ -135,17 +203,17 @@ def writes_nothing(transition: Transition) -> Transition:
 WAYS = {
     "reserve": "admit",
     "decode": "admit",
-    "commit": "admit state_admit reserve",
+    "commit": "admit reserve",
     "continue_prefill": "admit extend finish drop_duplicates",
-    "state_copy": "admit state_admit",
-    "state_admit": "state_copy state_match admit",
 }
 SILENT = {
     "reserve": "draft_is_nobodys_text",
-    "commit": "pass_goes_on_from_its_state",
-    "state_donate": "node_gets_the_state_at_its_end",
+    "commit": "own_state_is_of_own_text",
     "state_match": "request_gets_the_nodes_state",
-    "state_save": "session_gets_the_state_of_its_row",
+    "state_match_again": "request_gets_the_nodes_state",
+    "state_write": "track_gets_the_state_at_the_boundary",
+    "state_copy": "node_state_is_at_its_end",
+    "state_take_back": "session_goes_on_from_an_earlier_state",
 }
 MUTANTS = (
     *(
@@ -155,6 +223,16 @@ MUTANTS = (
     Mutant("brings_another_state", "state_admit", "own_state_is_of_own_text", brings_another_state),
     Mutant("copies_over_a_state", "state_copy", "own_state_is_of_own_text", copies_over_a_state),
     Mutant("reads_another_state", "state_admit", "reads_state_of_own_text", brings_another_state),
+    Mutant("wipes_its_track", "state_admit", "request_begins_with_its_state", wipes_its_track),
+    Mutant("copies_over_its_track", "state_match_again", "slots_of_others_hold_what_they_held", copies_over_its_track),
+    Mutant("copies_over_the_other_track", "state_copy", "other_slots_hold_what_they_held", copies_over_the_other_track),
+    Mutant("donates_an_old_track", "state_donate", "node_state_is_at_its_end", donates_an_old_track),
+    Mutant("swaps_an_old_track", "state_swap", "node_state_is_at_its_end", swaps_an_old_track),
+    Mutant("revives_another_text", "revive_tombstone", "node_state_is_at_its_end", revives_another_text),
+    Mutant("resumes_a_longer_state", "resume", "own_state_is_of_own_text", resumes_a_longer_state),
+    Mutant("computes_without_a_state", "extend", "pass_goes_on_from_its_state", computes_without_a_state),
+    Mutant("rolls_back_under_a_state", "roll_back", "own_state_is_of_own_text", rolls_back_under_a_state),
+    Mutant("tracks_the_whole_row", "state_write", "track_gets_the_state_at_the_boundary", tracks_the_whole_row),
     Mutant("has_no_text", "admit", "texts_are_known", has_no_text),
     Mutant("matches_another_text", "admit", "prefix_holds_own_text", matches_another_text),
     Mutant("goes_on_in_another_text", "continue_prefill", "prefix_holds_own_text", goes_on_in_another_text),

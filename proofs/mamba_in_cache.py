@@ -9,11 +9,12 @@ from proofs import mamba_slots as alone
 from proofs.hints import Mutant, altered, unasked
 from proofs.lock_ref import alive
 from proofs.session_trim import requests
-from spec import cache
+from spec import cache, mamba_slots_state
 from spec import mamba_in_cache as law
 from spec.cache_state import CacheState
+from spec.lengths import Length
 from spec.logic import Number, Step, but
-from spec.mamba_slots_state import ABSENT, OWN
+from spec.mamba_slots_state import ABSENT, FIRST, OWN, SECOND
 from spec.session_trim_state import RUNNING
 
 ALONE: dict[str, Any] = dict(alone.MOVES)
@@ -29,7 +30,30 @@ def _first_node(st: CacheState) -> int:
 
 
 def _admit(st: CacheState) -> Iterator[tuple[Any, ...]]:
-    yield from ((row, *move) for row in requests(st.rows, RUNNING) for move in ALONE["alloc"](st.states))
+    ways = ((row, *move) for row in requests(st.rows, RUNNING) for move in ALONE["alloc"](st.states))
+    yield from ((*way, arrives) for way in ways for arrives in (False, True))
+
+
+def _running(st: CacheState) -> list[int]:
+    return [o for o in range(int(st.states.limit)) if st.states.phase(o) == mamba_slots_state.RUNNING]
+
+
+def _write(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    """Each slot of each track buffer, at each length up to the committed one."""
+    for request in _running(st):
+        upto = st.rows.committed(st.carrier(request) - 1)
+        yield from ((request, track, Length(n, 0)) for track in (FIRST, SECOND) for n in range(int(upto) + 1))
+
+
+def _gifts(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    """Each running request, each node that has no state, and a slot that is open."""
+    slot = alone.open_slot(st.states)
+    yield from ((request, node, slot) for request in _running(st) for node in alive(st.tree))
+
+
+def _match_again(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    waiting = [o for o in range(int(st.states.limit)) if st.states.phase(o) == mamba_slots_state.WAITING]
+    yield from ((request, node) for request in waiting for node in alive(st.tree))
 
 
 def _renew(st: CacheState) -> Iterator[tuple[Any, ...]]:
@@ -47,48 +71,58 @@ MOVES = {
     "state_group_begin": _alone("begin_group"),
     "state_group_end": _alone("end_group"),
     "state_match": lambda st: ((r, o - _first_node(st), s) for r, o, s in ALONE["alloc_for_match"](st.states)),
+    "state_match_again": _match_again,
     "state_admit": _admit,
+    "state_write": _write,
     "state_track": _alone("track"),
     "state_second": _alone("alloc_second"),
     "state_give_second": _alone("give_second"),
     "state_turn_lazy": _alone("turn_lazy"),
     "state_release": _alone("release"),
-    "state_copy": lambda st: ((o - _first_node(st), s) for o, s in ALONE["alloc_copy"](st.states)),
-    "state_swap": lambda st: ((r, o - _first_node(st)) for r, o in ALONE["donate_and_replace"](st.states)),
+    "state_copy": _gifts,
+    "state_swap": _gifts,
     "state_renew": _renew,
     "state_donate": lambda st: ((r, o - _first_node(st)) for r, o in ALONE["donate"](st.states)),
     "state_evict": lambda st: ((n,) for n in alive(st.tree)),
     "evict_leaf_and_state": lambda st: ((n,) for n in alive(st.tree)),
     "state_save": _sessions("save"),
+    "state_take_back": lambda st: (
+        (session, slot) for session in st.rows.sessions.items() for slot in st.states.slots.items()
+    ),
     "state_restore": lambda st: ((o - st.states.limit + 1, r) for o, r in ALONE["restore"](st.states)),
     "state_close": lambda st: ((o - st.states.limit + 1,) for (o,) in ALONE["close"](st.states)),
 }
 EQUIPPED = "admit state_admit"
-CACHED = "admit extend finish insert_leaf"
-ENDED = f"{CACHED} state_copy free_rest"  # the tree has a leaf with a state
+INSERTED = f"{EQUIPPED} extend state_write finish insert_leaf"  # the tree has a leaf, whose state a request has
+GIVEN = f"{INSERTED} state_donate"
+ENDED = f"{GIVEN} state_release free_rest"  # the tree has a leaf with a state, and nobody else has one
 ROUTES = {
     "state_match refused": f"{ENDED} admit state_admit save state_save",
     "state_admit refused": f"{ENDED} admit",
     "state_second refused": f"{ENDED} admit state_admit",
-    "state_copy refused": f"{EQUIPPED} extend finish insert_leaf",
+    "state_copy refused": INSERTED,
+    "state_swap refused": INSERTED,
     "state_group_begin": "",
     "state_group_end": "state_group_begin",
-    "state_match": f"{CACHED} state_copy",
+    "state_match": ENDED,
+    "state_match_again": f"{ENDED} {EQUIPPED} save state_save state_restore",  # it has the state of its session
     "state_admit": "admit",
+    "state_write": f"{EQUIPPED} extend",
     "state_track": EQUIPPED,
     "state_second": EQUIPPED,
     "state_give_second": f"{EQUIPPED} state_second",
     "state_turn_lazy": f"{EQUIPPED} state_second",
     "state_release": f"{EQUIPPED} finish",
-    "state_copy": CACHED,
-    "state_swap": f"{EQUIPPED} extend finish insert_leaf state_copy",
+    "state_copy": INSERTED,
+    "state_swap": INSERTED,
     "state_renew": EQUIPPED,
     "state_renew refused": EQUIPPED,
-    "state_donate": f"{EQUIPPED} extend finish insert_leaf",
-    "state_donate granted": f"{EQUIPPED} extend finish insert_leaf continue_prefill",  # where a row runs again
-    "state_evict": f"{CACHED} state_copy",
-    "evict_leaf_and_state": f"{CACHED} state_copy",
+    "state_donate": INSERTED,
+    "state_donate granted": f"{INSERTED} continue_prefill",  # where a row runs again
+    "state_evict": GIVEN,
+    "evict_leaf_and_state": GIVEN,
     "state_save": f"{EQUIPPED} save",
+    "state_take_back": f"{EQUIPPED} save state_save",
     "state_restore": f"{EQUIPPED} save state_save",
     "state_close": f"{EQUIPPED} save state_save",
 }

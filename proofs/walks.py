@@ -22,7 +22,7 @@ from spec import allocator, block_cache, block_pool, finite, lock_ref, mamba_slo
 from spec import cache as whole_cache
 from spec.finite import Map, Seq, Set
 from spec.lengths import Length
-from spec.logic import Step
+from spec.logic import Step, but
 
 SEED = 20261125
 STEPS = 60  # of one walk
@@ -71,6 +71,7 @@ def _caches() -> Iterator[Any]:
         tree = lock_ref.initial(nodes=3, handles=2, window=1, windowed=True, stateful=True)
         slots = mamba_slots.initial(4, 2, 1, nodes=4, kind=(True, True, lazy))
         yield whole_cache.initial(empty, tree, slots, isolation.stories())
+        yield whole_cache.initial(empty, but(tree, stateful=False), slots, isolation.stories())
     pools = swa_mapping.initial(2, 4, 3, rows=6, need_sort=False, windowed=False)
     empty = session_trim_state.initial(pools, limit=2, sessions=1, window=Length(0, 1))
     tree = lock_ref.initial(nodes=3, handles=2, window=1, windowed=False, stateful=False)

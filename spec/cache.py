@@ -40,7 +40,7 @@ from spec.cache_state import (
     start,
     window_in,
 )
-from spec.lengths import Length, shortest, touched
+from spec.lengths import Length, at_most, shortest, touched
 from spec.lock_ref_state import ROOT, begin, between, end, lives
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states, still_has_states
@@ -184,7 +184,11 @@ def reserve(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages:
     A draft is written into these slots.
     """
     step = growing(st, row, call("rows", session_trim.reserve, st.rows, row, to, full_pages, swa_pages))
-    return but(step, then=isolation.drafted(step.then, row, allocated(st.rows, row)))
+    return but(
+        step,
+        promises=(*step.promises, state_isolation.has_a_state(st, row)),
+        then=isolation.drafted(step.then, row, allocated(st.rows, row)),
+    )
 
 
 def growing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
@@ -201,7 +205,11 @@ def growing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
 def computing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
     """The step of a row that grows by tokens that a forward pass computes."""
     step = growing(st, row, grown)
-    return but(step, then=after_pass(step.then, row, committed(st.rows, row)))
+    return but(
+        step,
+        promises=(*step.promises, state_isolation.has_a_state(st, row)),
+        then=after_pass(step.then, row, committed(st.rows, row)),
+    )
 
 
 def after_pass(st: CacheState, row: Number, first: Length) -> CacheState:
@@ -218,7 +226,11 @@ def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
 def commit(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
     """A draft is verified: the allocated tokens up to ``to`` are committed, and their slots hold what was verified."""
     step = rows_only(st, call("rows", session_trim.commit, st.rows, row, to))
-    return but(step, then=after_pass(step.then, row, committed(st.rows, row)))
+    return but(
+        step,
+        promises=(*step.promises, state_isolation.has_a_state(st, row)),
+        then=after_pass(step.then, row, committed(st.rows, row)),
+    )
 
 
 @stem.transition
@@ -240,7 +252,9 @@ def leave_window(st: CacheState, row: Number, first: Number, to: Number, later: 
 def roll_back(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
     """A step ended between the allocation of slots and their use: the row gives the slots beyond ``to`` tokens back."""
     cut = call("rows", session_trim.roll_back, st.rows, row, to)
-    return cutting(st, row, cut, shortest(to, committed(st.rows, row)))
+    step = cutting(st, row, cut, shortest(to, committed(st.rows, row)))
+    stays = (st.mine(row) == 0) | at_most(committed(st.rows, row), to)
+    return but(step, promises=(*step.promises, requires(stays, "a request with states keeps its computed tokens")))
 
 
 def cutting(st: CacheState, row: Number, cut: Call, to: Length) -> Step[CacheState]:
@@ -415,6 +429,7 @@ def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheSta
         promises=(
             *revivable(st, row, node),
             requires(st.tree.full_ref(node) == 0, "nobody holds the node"),
+            isolation.holds_alike(st, row, node, begin(st.tree, node), st.tree.stop(node)),
         ),
         then=but(st, rows=given.then, tree=revived.then, inserts=st.inserts + 1),
     )
@@ -487,7 +502,7 @@ def resume(st: CacheState, session: Number, story: Number, given: Length) -> Ste
     story_goes_on = (
         isolation.is_story(st, story),
         isolation.goes_on_with(st, row, story),
-        state_isolation.still_of_story(st, row, story),
+        state_isolation.goes_on_from_its_state(st, row),
     )
     return but(
         resumed,
@@ -607,6 +622,7 @@ for _law in isolation.LAWS:
     stem.invariant(about=("rows", "tree"), ledger=True)(_law)
 stem.each(cache_theorems.rows_of, about=("rows", "tree"), ledger=True)(isolation.prefix_holds_own_text)
 stem.invariant(about=("rows", "states"), ledger=True)(state_isolation.own_state_is_of_own_text)
+stem.invariant(about=("rows", "tree", "states"), ledger=True)(state_isolation.node_state_is_at_its_end)
 stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of)(isolation.prefix_is_the_trees)
 stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of, ledger=True)(isolation.reads_own_text)
 stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of, ledger=True)(isolation.window_reads_own_text)
@@ -619,9 +635,12 @@ stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.runs
 stem.change(only=("state_admit",))(cache_effects.is_equipped_with)
 stem.change(only=("reserve",))(content_effects.draft_is_nobodys_text)
 stem.change(only=("extend", "decode", "commit"))(content_effects.pass_goes_on_from_its_state)
-stem.change(only=("state_copy", "state_swap", "state_donate"))(content_effects.node_gets_the_state_at_its_end)
-stem.change(only=("state_match",))(content_effects.request_gets_the_nodes_state)
-stem.change(only=("state_save",))(content_effects.session_gets_the_state_of_its_row)
+stem.change(only=("state_match", "state_match_again"))(content_effects.request_gets_the_nodes_state)
+stem.change(only=("state_copy", "state_match"))(content_effects.other_slots_hold_what_they_held)
+stem.change(only=("state_match_again",))(content_effects.slots_of_others_hold_what_they_held)
+stem.change(only=("state_take_back",))(content_effects.session_goes_on_from_an_earlier_state)
+stem.change(only=("state_write",))(content_effects.track_gets_the_state_at_the_boundary)
+stem.change(only=("state_admit",))(content_effects.request_begins_with_its_state)
 
 OF_ONE_ROW = (
     *("admit", "admit_tail", "extend", "decode", "reserve", "commit", "slide", "leave_window", "roll_back"),
@@ -673,7 +692,10 @@ stem.change(only=("state_track", "state_second", "state_turn_lazy"), part="state
 stem.change(only=("state_give_second",), part="states")(state_effects.keeps_what_it_writes_next)
 stem.change(only=("state_group_begin",), part="states")(state_effects.sets_aside_all_or_none)
 stem.change(only=("state_group_end",), part="states")(state_effects.group_is_over)
-WRITES_STATES = ("extend", "decode", "commit", "state_admit", "state_match", "state_copy", "state_swap", "state_donate")
-stem.change(besides=(*WRITES_STATES, "state_save"))(cache_effects.states_hold_what_they_held)
+WRITES_STATES = (
+    *("extend", "decode", "commit", "state_admit", "state_write"),
+    *("state_match", "state_match_again", "state_copy", "state_take_back"),
+)
+stem.change(besides=WRITES_STATES)(cache_effects.states_hold_what_they_held)
 
 __all__ = ["CacheState", "initial", "stem"]

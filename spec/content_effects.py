@@ -8,11 +8,11 @@ from __future__ import annotations
 from spec.cache_state import CacheState
 from spec.cache_theorems import each_token
 from spec.contents import UNWRITTEN
-from spec.lengths import Length, covers, same
+from spec.lengths import Length, covers
 from spec.logic import Number, Truth, implies, no
 from spec.mamba_slots_state import ABSENT, OWN
 from spec.session_trim_state import allocated, committed
-from spec.state_isolation import last, node_text, row_text
+from spec.state_isolation import holds_state, last, row_text
 
 
 def draft_is_nobodys_text(was: CacheState, now: CacheState, row: Number) -> Truth:
@@ -26,38 +26,69 @@ def draft_is_nobodys_text(was: CacheState, now: CacheState, row: Number) -> Trut
     return each_token(was, drafted)
 
 
-def holds_state(st: CacheState, slot: Number, prefix: Number, at: Length) -> Truth:
-    """The state slot holds the state after this prefix, whose last token is at this page index and offset."""
-    known = st.contents
-    return (known.state(slot) == prefix) & same(Length(known.state_page(slot), known.state_offset(slot)), at)
-
-
-def node_gets_the_state_at_its_end(was: CacheState, now: CacheState, node: Number) -> Truth:
-    """The tree node that gets a state has the state after the last token of its key."""
-    slot = now.states.table(now.states.first_node + node, OWN)
-    return holds_state(now, slot, node_text(was, node), last(was, Length(was.tree.stop(node), 0)))
-
-
 def request_gets_the_nodes_state(was: CacheState, now: CacheState, request: Number, node: Number) -> Truth:
-    """The slot that a matched request gets holds what the slot of the node holds, which keeps what it held."""
+    """The own state slot of a matched request holds what the slot of the node holds, which keeps what it held."""
     known, source = was.contents, was.states.table(was.states.first_node + node, OWN)
     at = Length(known.state_page(source), known.state_offset(source))
     copied = holds_state(now, now.states.table(request, OWN), known.state(source), at)
     return copied & holds_state(now, source, known.state(source), at)
 
 
-def session_gets_the_state_of_its_row(was: CacheState, now: CacheState, request: Number, session: Number) -> Truth:
-    """The state that a session saves is the one after all committed tokens of its row."""
-    row, slot = was.carrier(request) - 1, now.states.table(was.states.limit + session - 1, OWN)
-    upto = committed(was.rows, row)
-    end = last(was, upto)
-    prefix = row_text(was, row, end)
-    return implies(slot != ABSENT, holds_state(now, slot, prefix, end))
+def holds_what_it_held(was: CacheState, now: CacheState, slot: Number) -> Truth:
+    """The state slot holds the state that it held."""
+    before = was.contents
+    return holds_state(now, slot, before.state(slot), Length(before.state_page(slot), before.state_offset(slot)))
+
+
+def other_slots_hold_what_they_held(was: CacheState, now: CacheState, slot: Number) -> Truth:
+    """A copy is written to the slot that is handed out for it, and to no other."""
+    return was.states.slots.all(lambda s: (s == slot) | holds_what_it_held(was, now, s))
+
+
+def slots_of_others_hold_what_they_held(was: CacheState, now: CacheState, request: Number) -> Truth:
+    """A copy for a request that waits is written to the request's own state slot, and to no other."""
+    return other_slots_hold_what_they_held(was, now, was.states.table(request, OWN))
 
 
 def pass_goes_on_from_its_state(was: CacheState, now: CacheState, row: Number) -> Truth:
-    """After a forward pass the state of the row's request is the one after all committed tokens of the row."""
-    upto, slot = committed(now.rows, row), was.states.row(was.mine(row) - 1, OWN)
+    """In a model with mamba states a forward pass goes on from the state after the tokens that are computed, and leaves
+    in its place the one after all committed tokens of the row. It writes no other state of a request or a node.
+    """
+    slot = was.states.row(was.mine(row) - 1, OWN)
+    before, after = last(was, committed(was.rows, row)), last(was, committed(now.rows, row))
+    goes_on = holds_state(was, slot, row_text(was, row, before), before)
+    left = holds_state(now, slot, row_text(was, row, after), after)
+    others = was.states.slots.all(lambda s: (s == slot) | holds_what_it_held(was, now, s))
+    return implies(was.tree.stateful, (was.mine(row) != 0) & (slot != ABSENT) & goes_on & left & others)
+
+
+def track_gets_the_state_at_the_boundary(
+    was: CacheState, now: CacheState, request: Number, track: Number, upto: Length
+) -> Truth:
+    """The slot of the track buffer holds the state after the tokens up to the boundary, of the request's own text; the
+    request's own state, and what others have, are not written (SGLang ``mamba_track_seqlens``).
+    """
+    row, slot = was.carrier(request) - 1, was.states.table(request, track)
     end = last(was, upto)
     prefix = row_text(was, row, end)
-    return implies((was.mine(row) != 0) & (slot != ABSENT), holds_state(now, slot, prefix, end))
+    others = was.states.slots.all(lambda s: (s == slot) | holds_what_it_held(was, now, s))
+    return (track != OWN) & (slot != ABSENT) & holds_state(now, slot, prefix, end) & others
+
+
+def request_begins_with_its_state(was: CacheState, now: CacheState, row: Number, request: Number) -> Truth:
+    """A request that begins on its row has the state after the tokens that are computed: the blank one where none is.
+
+    No other state is written (SGLang ``HybridReqToTokenPool.alloc``).
+    """
+    slot = now.states.table(request, OWN)
+    end = last(was, committed(was.rows, row))
+    others = was.states.slots.all(lambda s: (s == slot) | holds_what_it_held(was, now, s))
+    return (slot != ABSENT) & holds_state(now, slot, row_text(was, row, end), end) & others
+
+
+def session_goes_on_from_an_earlier_state(was: CacheState, now: CacheState, session: Number, source: Number) -> Truth:
+    """The session's own state slot holds the state that is taken back, and no other slot is written."""
+    known, slot = was.contents, was.states.table(was.states.limit + session - 1, OWN)
+    end = Length(known.state_page(source), known.state_offset(source))
+    others = was.states.slots.all(lambda s: (s == slot) | holds_what_it_held(was, now, s))
+    return (slot != ABSENT) & holds_state(now, slot, known.state(source), end) & others

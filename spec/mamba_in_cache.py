@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from spec import lock_ref, mamba_slots, mamba_slots_state, session_trim, state_isolation
 from spec.cache_state import CacheState, home
+from spec.lengths import Length, at_most, formed
 from spec.lock_ref_state import lives
-from spec.logic import Call, Number, Requirement, Seq, Step, Truth, but, call, implies, no, requires
-from spec.mamba_slots_state import OWN, is_node, is_request, is_session, kept, owns_nothing
-from spec.session_trim_state import IDLE, LEAVING, RUNNING, SAVED, each_request, is_row
+from spec.logic import Call, Number, Requirement, Seq, Step, Truth, but, call, implies, ite, no, requires
+from spec.mamba_slots_state import ABSENT, FIRST, OWN, SECOND, is_node, is_request, is_session, kept, owns_nothing
+from spec.session_trim_state import IDLE, LEAVING, RUNNING, SAVED, committed, each_request, full_pool, is_row
 
 
 def node_owner(st: CacheState, node: Number) -> Number:
@@ -89,20 +90,36 @@ def state_match(st: CacheState, request: Number, node: Number, slot: Number) -> 
     return but(step, then=state_isolation.copied(step.then, st.states.table(owner, OWN), slot))
 
 
+def state_match_again(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
+    """A waiting request that has a state slot matches again: the state of its matched node is copied into the slot."""
+    slot, source = st.states.table(request, OWN), st.states.table(node_owner(st, node), OWN)
+    waits = mamba_slots_state.in_phase(st.states, request, mamba_slots_state.WAITING, "the request waits")
+    return Step(
+        promises=(
+            waits,
+            requires(slot != ABSENT, "the request has a state slot"),
+            mamba_slots_state.stateful(st.states, node_owner(st, node)),
+        ),
+        then=state_isolation.copied(st, source, slot),
+    )
+
+
 # A request on a row.
 
 
 def state_admit(
-    st: CacheState, row: Number, request: Number, own: Number, first: Number, second: Number
+    st: CacheState, row: Number, request: Number, own: Number, first: Number, second: Number, arrives: Truth
 ) -> Step[CacheState]:
     """The request that runs on a row gets the state slot and the track buffer slots that it does not have yet.
 
-    A state that it has already was computed for its own text.
+    Where the row has computed tokens, the request brings the state after these tokens. ``arrives``: it comes from
+    elsewhere, where the tokens were computed, and is written to the request's state slot.
     """
     equipped = call("states", mamba_slots.alloc, st.states, request, own, first, second)
     comes = (st.states.phase(request) == mamba_slots_state.IDLE) | (
         st.states.phase(request) == mamba_slots_state.WAITING
     )
+    slot, written = equipped.then.table(request, OWN), arrives | state_isolation.has_no_token(st, row)
     return Step(
         calls=(equipped,),
         promises=(
@@ -110,11 +127,12 @@ def state_admit(
             requires(comes, "the request is not on a row yet"),
             session_trim.at_work(st.rows, row),
             requires(st.mine(row) == 0, "the row has no states yet"),
+            state_isolation.brings_its_state(st, row, request, arrives),
         ),
-        choice=(*equipped.step.choice, state_isolation.brings_own_text(st, row, request)),
+        choice=equipped.step.choice,
         fits=equipped.step.fits,
         then=but(
-            state_isolation.fresh(st, own),
+            state_isolation.at(st, row, ite(written, slot, ABSENT), committed(st.rows, row)),
             states=equipped.then,
             mine=st.mine.put(row, request + 1),
             carrier=st.carrier.put(request, row + 1),
@@ -122,8 +140,27 @@ def state_admit(
     )
 
 
+def state_write(st: CacheState, request: Number, track: Number, upto: Length) -> Step[CacheState]:
+    """At a tracking boundary a forward pass writes the state after ``upto`` tokens to a slot of the track buffer.
+
+    ``track``: the role of this slot among those of the request.
+    """
+    row, slot = st.carrier(request) - 1, st.states.row(request, track)
+    in_buffer = ((track == FIRST) | (track == SECOND)) & (st.states.table(request, track) != ABSENT)
+    return Step(
+        promises=(
+            mamba_slots.running(st.states, request),
+            session_trim.at_work(st.rows, row),
+            requires(in_buffer, "the slot is one of the request's track buffer"),
+            requires(formed(upto, full_pool(st.rows).page_size), "the boundary's length is well formed"),
+            requires(at_most(upto, committed(st.rows, row)), "the tokens up to the boundary are computed"),
+        ),
+        then=state_isolation.at(st, row, slot, upto),
+    )
+
+
 def state_track(st: CacheState, request: Number) -> Step[CacheState]:
-    """The state at a tracking boundary is written to the next slot of the request's track buffer."""
+    """A tracking boundary is over: the other slot of the request's track buffer is written next."""
     return states_only(st, call("states", mamba_slots.track, st.states, request))
 
 
@@ -157,30 +194,45 @@ def state_release(st: CacheState, request: Number) -> Step[CacheState]:
 # The tree.
 
 
-def state_copy(st: CacheState, node: Number, slot: Number) -> Step[CacheState]:
-    """A tree node without a state gets a state slot, into which a request's state is copied."""
+def state_copy(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
+    """A tree node without a state gets a state slot, into which the newest state of a running request is copied."""
+    source = st.states.table(request, kept(st.states, request))
     copied = call("states", mamba_slots.alloc_copy, st.states, node_owner(st, node), slot)
     noted = call("tree", lock_ref.set_mamba, st.tree, node)
     return Step(
         calls=(copied, noted),
-        promises=(*noted.step.promises, has_place(st, node)),
+        promises=(
+            *noted.step.promises,
+            has_place(st, node),
+            mamba_slots.running(st.states, request),
+            state_isolation.gives_state_at_its_end(st, request, node),
+        ),
         choice=copied.step.choice,
         fits=copied.step.fits,
-        then=but(state_isolation.given(st, node, slot), states=copied.then, tree=noted.then),
+        then=but(state_isolation.copied(st, source, slot), states=copied.then, tree=noted.then),
     )
 
 
-def state_swap(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
-    """A running request donates the slot of its newest state to a tree node, and gets the node's slot in exchange.
+def state_swap(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
+    """A running request donates the slot of its newest state to a tree node, and gets a free slot in exchange.
 
-    The node's text is the beginning of the request's own text.
+    The law makes the exchange in two calls: the node gets the free slot, and then both exchange their slots.
     """
-    newest = st.states.table(request, kept(st.states, request))
-    step = states_only(st, call("states", mamba_slots.donate_and_replace, st.states, request, node_owner(st, node)))
-    return but(
-        step,
-        promises=(*step.promises, state_isolation.gives_own_text(st, request, node)),
-        then=state_isolation.given(step.then, node, newest),
+    taken = call("states", mamba_slots.alloc_copy, st.states, node_owner(st, node), slot)
+    swapped = call("states", mamba_slots.donate_and_replace, taken.then, request, node_owner(st, node))
+    noted = call("tree", lock_ref.set_mamba, st.tree, node)
+    return Step(
+        calls=(taken, swapped, noted),
+        promises=(
+            *noted.step.promises,
+            has_place(st, node),
+            mamba_slots.running(st.states, request),
+            requires(st.states.buffered, "requests have track buffers"),
+            state_isolation.gives_state_at_its_end(st, request, node),
+        ),
+        choice=taken.step.choice,
+        fits=taken.step.fits,
+        then=but(st, states=swapped.then, tree=noted.then),
     )
 
 
@@ -208,11 +260,7 @@ def state_renew(st: CacheState, request: Number, spare: Number, slot: Number) ->
 
 
 def state_donate(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
-    """A request that ends donates the slot of its newest state to a tree node that has no state.
-
-    The node's text is the beginning of the request's own text.
-    """
-    newest = st.states.table(request, kept(st.states, request))
+    """A request that ends donates the slot of its newest state to a tree node that has no state."""
     given = call("states", mamba_slots.donate, st.states, request, node_owner(st, node))
     noted = call("tree", lock_ref.set_mamba, st.tree, node)
     return Step(
@@ -222,9 +270,9 @@ def state_donate(st: CacheState, request: Number, node: Number) -> Step[CacheSta
             has_place(st, node),
             mamba_slots.running(st.states, request),
             requires(st.rows.phase(st.carrier(request) - 1) == LEAVING, "the request's row is leaving"),
-            state_isolation.gives_own_text(st, request, node),
+            state_isolation.gives_state_at_its_end(st, request, node),
         ),
-        then=but(state_isolation.given(st, node, newest), states=given.then, tree=noted.then),
+        then=but(st, states=given.then, tree=noted.then),
     )
 
 
@@ -263,9 +311,24 @@ def state_save(st: CacheState, request: Number, session: Number) -> Step[CacheSt
     return Step(
         calls=(moved,),
         promises=(*moved.step.promises, requires(with_row, "the turn's row is saved in the session's slot")),
-        then=but(
-            off_its_row(state_isolation.at_end(st, row, st.states.table(request, OWN)), request), states=moved.then
+        then=but(off_its_row(st, request), states=moved.then),
+    )
+
+
+def state_take_back(st: CacheState, session: Number, source: Number) -> Step[CacheState]:
+    """A session whose row was cut goes on from an earlier state, which is copied into the session's own state slot.
+
+    ``source``: the slot that has this state, one of the session's track buffer or of a tree node.
+    """
+    owner = session_owner(st, session)
+    slot, giver = st.states.table(owner, OWN), st.states.owner(source)
+    there = mamba_slots_state.is_held(st.states, source) & ((giver == owner) | is_node(st.states, giver))
+    return Step(
+        promises=(
+            requires(is_session(st.states, owner) & (slot != ABSENT), "the session's slot has a state"),
+            requires(there, "the copied state is one of the session or of a tree node"),
         ),
+        then=state_isolation.copied(st, source, slot),
     )
 
 
@@ -280,10 +343,10 @@ def state_close(st: CacheState, session: Number) -> Step[CacheState]:
 
 
 TRANSITIONS = (
-    *(state_group_begin, state_group_end, state_match, state_admit, state_track, state_second, state_give_second),
-    state_turn_lazy,
+    *(state_group_begin, state_group_end, state_match, state_match_again, state_admit),
+    *(state_write, state_track, state_second, state_give_second, state_turn_lazy),
     *(state_release, state_copy, state_swap, state_renew, state_donate, state_evict, evict_leaf_and_state),
-    *(state_save, state_restore, state_close),
+    *(state_save, state_take_back, state_restore, state_close),
 )
 
 

@@ -1,10 +1,10 @@
-"""Isolation of mamba states: the state that the kernels read for a request was computed for its own text.
+"""Isolation of mamba states: a request goes on from the state after its own tokens, all of them and no more.
 
 ``contents.state(s)`` is the prefix whose state the slot ``s`` holds, which ends at the token at the page index
-``state_page(s)`` and the offset ``state_offset(s)``; ``EMPTY`` is the prefix without a token. A forward pass reads and
-writes the request's own state. A match copies the state of a node. The law does not say at which boundary a track was
-written: that the state that a node gets is the one at the node's end, and that the state that a session saves is the
-one at the row's committed length, is taken from the engine; that the text there is the giver's own is judged.
+``state_page(s)`` and the offset ``state_offset(s)``; ``EMPTY`` is the prefix without a token, whose state is blank.
+Four things write a state: a forward pass (the request's own state, and at a tracking boundary a slot of its track
+buffer), a copy, an admission, and the arrival of what was computed elsewhere. Where a slot goes from one owner to
+another, it keeps what it holds.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from __future__ import annotations
 from spec.cache_state import CacheState, home
 from spec.contents import EMPTY
 from spec.isolation import prefix_at
-from spec.lengths import Length
-from spec.logic import Number, Requirement, Truth, but, implies, ite, requires
-from spec.mamba_slots_state import ABSENT, OWN
-from spec.session_trim_state import RUNNING, committed, each_request, full_pool
+from spec.lengths import NOTHING, Length, same
+from spec.logic import Number, Requirement, Truth, but, implies, ite, no, requires
+from spec.mamba_slots_state import ABSENT, OWN, is_node, kept
+from spec.session_trim_state import LEAVING, RUNNING, committed, each_request, full_pool
 
 
-def put_state(st: CacheState, slot: Number, prefix: Number, page: Number, offset: Number) -> CacheState:
-    """The state in which the slot holds the state after this prefix; a write to an absent slot is lost."""
+def put_state(st: CacheState, slot: Number, prefix: Number, end: Length) -> CacheState:
+    """The state in which the slot holds the state after this prefix; a write to an absent slot is lost.
+
+    ``end``: the page index and the offset of the last token of the prefix.
+    """
     known = st.contents
 
     def here(s: Number) -> Truth:
@@ -30,14 +33,14 @@ def put_state(st: CacheState, slot: Number, prefix: Number, page: Number, offset
         contents=but(
             known,
             state=known.state.where(here, prefix, lambda: [slot]),
-            state_page=known.state_page.where(here, page, lambda: [slot]),
-            state_offset=known.state_offset.where(here, offset, lambda: [slot]),
+            state_page=known.state_page.where(here, end.pages, lambda: [slot]),
+            state_offset=known.state_offset.where(here, end.rest, lambda: [slot]),
         ),
     )
 
 
 def last(st: CacheState, length: Length) -> Length:
-    """The page index and the offset of the last token of this length."""
+    """The page index and the offset of the last token of this length; before the first token, the page index is -1."""
     full = full_pool(st.rows)
     return Length(length.pages - ite(length.rest == 0, 1, 0), ite(length.rest == 0, full.page_size, length.rest) - 1)
 
@@ -47,28 +50,6 @@ def row_text(st: CacheState, row: Number, end: Length) -> Number:
     return ite(full_pool(st.rows).indices.has(end.pages), prefix_at(st, row, end.pages, end.rest), EMPTY)
 
 
-def at_end(st: CacheState, row: Number, slot: Number) -> CacheState:
-    """The state in which the slot holds the state after all committed tokens of the row."""
-    end = last(st, committed(st.rows, row))
-    return put_state(st, slot, row_text(st, row, end), end.pages, end.rest)
-
-
-def computed(st: CacheState, row: Number) -> CacheState:
-    """The state after a forward pass went on from the state that the row's request has, to its committed length."""
-    return at_end(st, row, ite(st.mine(row) != 0, st.states.row(st.mine(row) - 1, OWN), ABSENT))
-
-
-def fresh(st: CacheState, slot: Number) -> CacheState:
-    """The state in which the slot holds the state before the first token."""
-    return put_state(st, slot, EMPTY, 0, 0)
-
-
-def copied(st: CacheState, source: Number, slot: Number) -> CacheState:
-    """The state in which the slot holds what the slot ``source`` holds."""
-    known = st.contents
-    return put_state(st, slot, known.state(source), known.state_page(source), known.state_offset(source))
-
-
 def node_text(st: CacheState, node: Number) -> Number:
     """The prefix that ends where the node's key ends, as its last page holds it; ``EMPTY`` where it has no token."""
     full, end = full_pool(st.rows), last(st, Length(st.tree.stop(node), 0))
@@ -76,67 +57,123 @@ def node_text(st: CacheState, node: Number) -> Number:
     return ite(full.indices.has(end.pages), held, EMPTY)
 
 
-def given(st: CacheState, node: Number, slot: Number) -> CacheState:
-    """The state in which the slot holds the state at the end of the node's key."""
-    end = last(st, Length(st.tree.stop(node), 0))
-    return put_state(st, slot, node_text(st, node), end.pages, end.rest)
+def holds_state(st: CacheState, slot: Number, prefix: Number, end: Length) -> Truth:
+    """The slot holds the state after this prefix, whose last token is at this page index and offset."""
+    known = st.contents
+    return (known.state(slot) == prefix) & same(Length(known.state_page(slot), known.state_offset(slot)), end)
+
+
+def is_after(st: CacheState, slot: Number, row: Number, length: Length) -> Truth:
+    """The slot holds the state after so many tokens of the row's text; after none it holds the blank state."""
+    end = last(st, length)
+    return holds_state(st, slot, row_text(st, row, end), end)
+
+
+def is_at_node(st: CacheState, slot: Number, node: Number) -> Truth:
+    """The slot holds the state after the last token of the node's key."""
+    return holds_state(st, slot, node_text(st, node), last(st, Length(st.tree.stop(node), 0)))
+
+
+# What is written.
+
+
+def at(st: CacheState, row: Number, slot: Number, length: Length) -> CacheState:
+    """The state in which the slot holds the state after so many tokens of the row."""
+    end = last(st, length)
+    return put_state(st, slot, row_text(st, row, end), end)
+
+
+def computed(st: CacheState, row: Number) -> CacheState:
+    """The state after a forward pass went on from the state that the row's request has, to its committed length."""
+    slot = ite(st.mine(row) != 0, st.states.row(st.mine(row) - 1, OWN), ABSENT)
+    return at(st, row, slot, committed(st.rows, row))
+
+
+def copied(st: CacheState, source: Number, slot: Number) -> CacheState:
+    """The state in which the slot holds what the slot ``source`` holds."""
+    known = st.contents
+    return put_state(st, slot, known.state(source), Length(known.state_page(source), known.state_offset(source)))
 
 
 # What is asked of callers, and of an engine.
 
 
-def of_story(st: CacheState, slot: Number, story: Number) -> Truth:
-    """The slot holds the state after a prefix of the story, or the state before the first token."""
-    known, full = st.contents, full_pool(st.rows)
-    page, offset = known.state_page(slot), known.state_offset(slot)
-    there = full.indices.has(page) & full.offsets.has(offset)
-    return (known.state(slot) == EMPTY) | (there & (known.state(slot) == known.tells(story, page, offset)))
+def has_no_token(st: CacheState, row: Number) -> Truth:
+    """No token of the row is computed."""
+    return same(committed(st.rows, row), NOTHING)
 
 
-def brings_own_text(st: CacheState, row: Number, request: Number) -> Requirement:
-    """What a request brings to its row, from a matched node or from its session, is a state of its own text."""
+def brings_its_state(st: CacheState, row: Number, request: Number, arrives: Truth) -> Requirement:
+    """What a request brings to a row with computed tokens is the state after these tokens.
+
+    It comes from a matched node, from the request's session, or from elsewhere with the tokens. A pass over the first
+    tokens of a text reads no state.
+    """
     slot = st.states.table(request, OWN)
-    own = of_story(st, slot, st.contents.story(row))
-    return requires((slot == ABSENT) | own, "the state that the request brings was computed for its own text")
-
-
-def still_of_story(st: CacheState, row: Number, story: Number) -> Requirement:
-    """The state of the row's request, if it has one, is a state of the story."""
-    slot = st.states.table(st.mine(row) - 1, OWN)
-    fine = (st.mine(row) == 0) | (slot == ABSENT) | of_story(st, slot, story)
-    return requires(fine, "the row's state was computed for the beginning of the turn's text")
-
-
-def gives_own_text(st: CacheState, request: Number, node: Number) -> Requirement:
-    """The text of the node is the beginning of the text of the request that gives it a state."""
-    row, end = st.carrier(request) - 1, last(st, Length(st.tree.stop(node), 0))
+    right = (slot != ABSENT) & is_after(st, slot, row, committed(st.rows, row))
     return requires(
-        node_text(st, node) == row_text(st, row, end), "the node's text is the beginning of the request's own text"
+        has_no_token(st, row) | arrives | right, "the request brings the state after the computed tokens of its row"
     )
 
 
-# The law, and the theorem.
+def has_a_state(st: CacheState, row: Number) -> Requirement:
+    """In a model with mamba states a forward pass has a state to go on from."""
+    return requires(no(st.tree.stateful) | (st.mine(row) != 0), "in a model with mamba states the request has its own")
+
+
+def goes_on_from_its_state(st: CacheState, row: Number) -> Requirement:
+    """A turn that goes on with the states that its row still has goes on from the state after the row's tokens."""
+    slot = st.states.table(st.mine(row) - 1, OWN)
+    right = is_after(st, slot, row, committed(st.rows, row))
+    return requires((st.mine(row) == 0) | right, "the row's state is the one after its computed tokens")
+
+
+def gives_state_at_its_end(st: CacheState, request: Number, node: Number) -> Requirement:
+    """The newest state of the request, which the node gets, is the one after the last token of the node's key."""
+    newest = st.states.table(request, kept(st.states, request))
+    return requires(is_at_node(st, newest, node), "the request's newest state is the one at the end of the node's key")
+
+
+# The laws, and the theorem.
 
 
 def own_state_is_of_own_text(st: CacheState) -> Truth:
-    """The own state of a request on a row was computed for a prefix of the row's text."""
+    """The own state of a request on a row is the one after all committed tokens of the row's text.
+
+    So it is neither the state of another text, nor one from before a token that the row has, nor one from after a token
+    that the row has lost. This is not said of a saved row: a session's row may be cut, and then the next turn cannot go
+    on from the session's state.
+    """
 
     def own(r: Number) -> Truth:
         slot = st.states.table(st.mine(r) - 1, OWN)
-        return implies((st.mine(r) != 0) & (slot != ABSENT), of_story(st, slot, st.contents.story(r)))
+        here = (st.rows.phase(r) == RUNNING) | (st.rows.phase(r) == LEAVING)
+        has_one = (st.mine(r) != 0) & (slot != ABSENT)
+        return implies(here & has_one, is_after(st, slot, r, committed(st.rows, r)))
 
     return each_request(st.rows, own)
 
 
-def reads_state_of_own_text(st: CacheState) -> Truth:
-    """While a row's request runs, the state that the kernels read for it was computed for a prefix of its own text.
+def node_state_is_at_its_end(st: CacheState) -> Truth:
+    """The state of a tree node is the one after the last token of the node's key, of the text that its pages hold."""
 
-    So no request goes on from a mamba state that was computed for another text.
+    def there(o: Number) -> Truth:
+        slot = st.states.table(o, OWN)
+        return implies(is_node(st.states, o) & (slot != ABSENT), is_at_node(st, slot, o - st.states.first_node))
+
+    return st.states.owners.all(there)
+
+
+def reads_state_of_own_text(st: CacheState) -> Truth:
+    """While a row's request runs, the state that the kernels read for it is the one after all committed tokens of its
+    own text.
+
+    So no request goes on from a mamba state that was computed for another text, or after fewer or more tokens.
     """
 
     def own(r: Number) -> Truth:
         slot = st.states.row(st.mine(r) - 1, OWN)
         runs = (st.rows.phase(r) == RUNNING) & (st.mine(r) != 0)
-        return implies(runs & (slot != ABSENT), of_story(st, slot, st.contents.story(r)))
+        return implies(runs & (slot != ABSENT), is_after(st, slot, r, committed(st.rows, r)))
 
     return each_request(st.rows, own)

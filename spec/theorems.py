@@ -65,9 +65,9 @@ HEADLINES = (
         "isolation",
         "What a request reads is its own: every slot that a running request reads up to its committed length, in its "
         "own pages, its shared prefix and its window, was computed for the request's own text up to this token, and "
-        "its mamba state for a prefix of its own text. A shared block holds the text of each request that reads it, "
-        "and nobody writes it. Asked of the engine: a match answers with pages and a state of the request's own text, "
-        "an insert that gives a node SWA pages compares texts rightly, and equal block hashes mean equal texts.",
+        "its mamba state is the one after all its committed tokens. A shared block holds the text of each request that "
+        "reads it, and nobody writes it. Asked of the engine: a match answers with pages of the request's own text, an "
+        "insert that gives pages to a node compares texts rightly, and equal block hashes mean equal texts.",
         (
             *(("block_pool", law) for law in ("filled_holds_own_text", "hash_names_content", "shared_is_not_written")),
             *(("cache", law) for law in ("reads_own_text", "window_reads_own_text", "reads_state_of_own_text")),
@@ -77,10 +77,10 @@ HEADLINES = (
     Headline(
         "nothing_is_stuck",
         "Nothing is stuck: what the tree counts as evictable can be evicted; a call fits exactly where a lawful answer "
-        "exists, of `admit_tail` and `state_admit` if the match, the tail and the state that they are called with are "
-        "lawful, and of `continue_prefill` this is not proved; and from every state there are finitely many granted "
-        "calls that end all requests and sessions and give back every page and every mamba slot. That an engine makes "
-        "these calls is not said.",
+        "exists, of `admit_tail` if the match and the tail that it is called with are lawful, and of "
+        "`continue_prefill` this is not proved; and from every state there are finitely many granted calls that end "
+        "all requests and sessions and give back every page and every mamba slot. That an engine makes these calls is "
+        "not said.",
         (
             *(("lock_ref", f"{what}_can_be_evicted") for what in ("a_leaf", "an_swa_part", "a_state")),
             ("lock_ref", "evictions_end"),

@@ -10,7 +10,8 @@ from torch import Tensor
 from impl.mamba_slots import Holder, MambaStates
 from spec import mamba_slots_state as law
 from spec.finite import Seq
-from spec.mamba_slots_state import OWN, ROLES, RUNNING, across, has_two, is_session, kept
+from spec.lengths import in_pages
+from spec.mamba_slots_state import FIRST, OWN, ROLES, RUNNING, across, has_two, is_held, is_session, kept
 from spec.session_trim_state import SAVED
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class States:
         self.room = 0  # what there was for the request that came last
         self.giving: tuple[str, int, list[int]] = ("", 0, [])
         self.text: dict[int, tuple[int, ...]] = {}  # of each slot: after which tokens it was written
+        self.boundary = 0  # how many tokens there are up to the boundary that is tracked now
 
     def initial(self, sessions: int, nodes: int) -> law.MambaSlotsState:
         """Without states there are owners of them, and no slot is handed out."""
@@ -66,6 +68,7 @@ class States:
         """The contents are copied."""
         for one, other in zip(source.tolist(), to.tolist(), strict=True):
             self.text[other] = self.text[one]
+            self.both.log.append(("copied", (one, other), None))
 
     # What is called.
 
@@ -113,9 +116,15 @@ class States:
         st = self.both.state
         self.both.step("state_match", row, st.tree.node(st.handle(row)), has[OWN])
 
+    def saw_copied(self, source: int, to: int, _: None) -> None:
+        """A session takes an earlier state back. Other copies are a part of the call that asks for them."""
+        st = self.both.state.states
+        if is_held(st, to) and is_session(st, st.owner(to)):
+            self.both.step("state_take_back", st.owner(to) - st.limit + 1, source)
+
     def saw_equip(self, row: int, has: list[int], _: list[int]) -> None:
-        names = self.both.state.states.names
-        self.both.step("state_admit", row, row, *(0 if names(row, k) else has[k] for k in ROLES))
+        names, arrives = self.both.state.states.names, self.both.tail
+        self.both.step("state_admit", row, row, *(0 if names(row, k) else has[k] for k in ROLES), arrives)
 
     def saw_bequeath(self, row: int, has: list[int], _: Tensor) -> None:
         self.giving = "donate", row, has
@@ -128,13 +137,16 @@ class States:
         if what == "donate":
             self.both.step("state_donate", row, node)
             return
-        new = has[kept(self.both.state.states, row)] if what else int(slot)
-        self.both.step("state_copy", node, new)
         if what:
-            self.both.step("state_swap", row, node)
+            self.both.step("state_swap", row, node, has[kept(self.both.state.states, row)])
+        else:
+            self.both.step("state_copy", self.both.row, node, int(slot))
 
     def saw_track(self, row: int, _: list[int], __: None) -> None:
         st = self.both.state.states
+        if st.buffered:
+            upto = in_pages(self.boundary, self.both.page)
+            self.both.step("state_write", row, FIRST + st.next(row), upto)
         if has_two(st) and not st.lazy:
             self.both.step("state_track", row)
 
@@ -242,7 +254,7 @@ class StateScheduler(Scheduler):
             self.call("boundary", [row])
         one = self.both.cache.mamba.of[row]
         slot = three(one)[1 + (one.mamba_next_track_idx or 0)]
-        self.both.carried.text[slot] = tuple(self.texts[row][:at])
+        self.both.carried.text[slot], self.both.carried.boundary = tuple(self.texts[row][:at]), at
         self.call("track", [row], [at])
         if kind.lazy and self.random.random() < 0.7:
             self.call("settle", [row])

@@ -30,7 +30,8 @@ from spec import (
 from spec.allocator import AllocatorState
 from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCacheState
 from spec.cache_state import CacheState, read_own
-from spec.lengths import Length, at_most, next_token, pick, same, shorter, shortest, touched
+from spec.contents import EMPTY
+from spec.lengths import NOTHING, Length, at_most, next_token, pick, same, shorter, shortest, touched
 from spec.lock_ref_state import ROOT, LockRefState, begin, between, covers_window, lives, over, path, span, window_top
 from spec.logic import Number, Seq, Set, Step, Truth, but, call, either, implies, ite, requires
 from spec.mamba_slots_state import ABSENT, FIRST, HELD, OWN, SECOND, MambaSlotsState, drop, move, only
@@ -561,17 +562,22 @@ def allocates_one_block_at_a_time(
 # Hole: the state of a request is not the one at the end of its row.
 
 
+def blank(st: CacheState, slot: Number) -> CacheState:
+    """The state in which the slot holds the state before the first token."""
+    return state_isolation.put_state(st, slot, EMPTY, state_isolation.last(st, NOTHING))
+
+
 def restores_a_blank_state(st: CacheState, session: Number, request: Number) -> Step[CacheState]:
     """The next turn gets its session's slot, which was wiped: it goes on from the state before the first token."""
     step = mamba_in_cache.state_restore(st, session, request)
     slot = st.states.table(mamba_in_cache.session_owner(st, session), OWN)
-    return but(step, then=state_isolation.fresh(step.then, slot))
+    return but(step, then=blank(step.then, slot))
 
 
 def renews_the_own_state(st: CacheState, request: Number, spare: Number, slot: Number) -> Step[CacheState]:
     """A request that gets a new track slot has its own state wiped with it, and goes on from a blank state."""
     step = mamba_in_cache.state_renew(st, request, spare, slot)
-    return but(step, then=state_isolation.fresh(step.then, st.states.table(request, OWN)))
+    return but(step, then=blank(step.then, st.states.table(request, OWN)))
 
 
 def goes_on_from_a_blank_state(
@@ -580,7 +586,7 @@ def goes_on_from_a_blank_state(
     """A request that inserted a chunk and runs again goes on from the state before the first token."""
     step = cache.continue_prefill(st, row, old, handle, node, top, counting, pages)
     slot = ite(st.mine(row) != 0, st.states.row(st.mine(row) - 1, OWN), ABSENT)
-    return but(step, then=state_isolation.fresh(step.then, slot))
+    return but(step, then=blank(step.then, slot))
 
 
 # Hole: a transfer in flight is not protected.

@@ -19,7 +19,6 @@ from conformance.driver.trace import Trace
 from conformance.engines import registry, toy
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search.check import Search, check
-from conformance.stems.cache import faults as cache
 from conformance.stems.fault import Fault
 from conformance.stems.lock_ref.contents import NodeContents, along
 from conformance.stems.lock_ref.protocol import NodePart, NodeSnapshot
@@ -439,7 +438,7 @@ def test_an_engine_that_does_not_show_its_copies_is_taken_to_copy_what_it_should
 
 # Faults in which every count is right.
 
-FAULT: dict[str, Fault] = {fault.name: fault for fault in (*cache.SEEN_BY_THE_SHADOW, *mamba_slots.SEEN_BY_THE_SHADOW)}
+FAULT: dict[str, Fault] = {fault.name: fault for fault in mamba_slots.SEEN_BY_THE_SHADOW}
 
 
 @pytest.mark.parametrize("name", FAULT)

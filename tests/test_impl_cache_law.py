@@ -65,6 +65,7 @@ class Both:
         self.found: dict[LockHandle, tuple[Any, ...]] = {}  # what each handle held when it was taken
         self.upto = 0  # how far a donation reaches whose node comes next
         self.row = 0  # whose pages move
+        self.tail = False  # a request comes whose tokens, and state, were computed elsewhere
         self.locked: LockHandle | None = None  # what a request holds that has no row yet
         self.coming: tuple[int, int] | None = None  # the row and the session of a request that holds nothing yet
         for part, names in SPIED.items():
@@ -221,8 +222,10 @@ class Both:
         return found[0] if found else None
 
     def admit_tail(self, prompt: list[int], session: int) -> int | None:
+        self.tail = True
         found = self.cache.admit_tail(prompt, session or None)
         self.follow()
+        self.tail = False
         return found
 
     def roll_back(self, row: int, to: int) -> None:
@@ -264,15 +267,18 @@ class Both:
     def save(self, row: int, agreed: int) -> None:
         self.cache.save([row], [agreed])
         self.step("save", row, in_pages(agreed, self.page))
-        self.replay(self.log)
+        copied = [event for event in self.log if event[0] == "copied"]  # in the session's slot, after the row was cut
+        self.replay([event for event in self.log if event[0] != "copied"])
         self.carried.moved("state_save", row, self.state.rows.session(row))
+        self.replay(copied)
+        self.log.clear()
         self.same()
 
     def resume(self, session: int, given: int) -> None:
         (row,) = self.cache.resume([session], [given])
         self.carried.moved("state_restore", session, row)
         self.step("resume", session, STORY, in_pages(given, self.page))
-        self.carried.moved("state_admit", row, row, 0, 0, 0)
+        self.carried.moved("state_admit", row, row, 0, 0, 0, False)
         self.same()
 
     # Comparing.
@@ -324,8 +330,8 @@ class Both:
 
 
 # Of what an engine can do with states ours gives the tree none that it has already, and always its newest one.
-STATEFUL = {transition.__name__ for transition in mamba_in_cache.TRANSITIONS} - {"state_renew", "state_turn_lazy"}
-ALONE = {"state_renew", "state_turn_lazy", "release_state"}  # what only other engines do
+ALONE = {"state_match_again", "state_renew", "state_turn_lazy", "release_state"}  # what only other engines do
+STATEFUL = {transition.__name__ for transition in mamba_in_cache.TRANSITIONS} - ALONE
 ALL_SLIDING = {"leave_window"}  # where every layer has a window: tests/test_all_sliding.py
 WINDOWS = (0.4, 1, 1.5, 2.3)  # in pages
 

@@ -44,7 +44,9 @@ CLAIMS: dict[str, Claim] = {
     "state_group_begin": taken_by("admit", where=STATES),
     "state_group_end": taken_by("admit", where=STATES),
     "state_match": taken_by("admit", where=STATES),
+    "state_match_again": own_way("An engine may match a request once, and not again while it waits."),
     "state_admit": taken_by("admit", where=STATES),
+    "state_write": taken_by("track", where=BUFFERED),
     "state_track": taken_by("track", where=TRACKED),
     "state_second": taken_by("boundary", where=LAZY_STATES),
     "state_give_second": taken_by("settle", where=LAZY_STATES),
@@ -57,6 +59,7 @@ CLAIMS: dict[str, Claim] = {
     "state_evict": own_way("A tree may evict leaves alone, and with them their states."),
     "evict_leaf_and_state": taken_by("evict", where=STATES),
     "state_save": taken_by("finish", where=SESSIONS_WITH_STATES),
+    "state_take_back": own_way("An engine may keep the row of a session as it was, and take no earlier state back."),
     "state_restore": taken_by("admit", where=SESSIONS_WITH_STATES),
     "state_close": taken_by("close", where=SESSIONS_WITH_STATES),
 }

@@ -14,6 +14,8 @@ class CacheExclusion(StrEnum):
     CUT_STATE = "cache.cut_state"
     # The early release of a lock whose request has put a part of its answer into the tree.
     EARLY_RELEASE_OF_ANSWER = "cache.early_release_of_answer"
+    # A lazy track buffer that gets its second slot, and no pass that writes the slot before anything else happens.
+    UNWRITTEN_TRACK = "cache.unwritten_track"
     WAITING_COPY = "cache.waiting_copy"  # a first turn of a session that matches and may have to wait
 
 

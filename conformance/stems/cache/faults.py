@@ -133,18 +133,6 @@ class ForgetsCopy(MambaInCache):
         self._copy = copy
 
 
-# The shadow memory finds this fault. The law does not refute it: it says whose text a state was computed for, and not
-# that the state ends where the row's committed tokens end (docs/adr/0023-contents.md).
-SEEN_BY_THE_SHADOW = (
-    Fault(
-        name="cut_row_keeps_state",
-        stem="cache",
-        sentence="A session's row is cut, and its state stays the one after the tokens that were cut off.",
-        spec={},
-        parts={"mamba": KeepsLaterState},
-    ),
-)
-
 FAULTS = (
     Fault(
         name="insert_under_reader",
@@ -207,6 +195,14 @@ FAULTS = (
         spec={"state_admit": contents.brings_another_state},
         search={"routes": wrong.OTHER_STATE_ROUTES},
         parts={"mamba": CopiesParent},
+    ),
+    Fault(
+        name="cut_row_keeps_state",
+        stem="cache",
+        sentence="A session's row is cut, and its state stays the one after the tokens that were cut off.",
+        spec={"state_admit": contents.brings_another_state},
+        search={"routes": wrong.LATER_STATE_ROUTES},
+        parts={"mamba": KeepsLaterState},
     ),
     Fault(
         name="node_without_copy",

@@ -74,6 +74,8 @@ class CacheMachine(RequestRules):
             arguments = {**arguments, "slide": False}
         if op not in INSERTS or not self._breaks(op, arguments):
             super().do(op, **arguments)
+        if op == "boundary" and self.excludes(CacheExclusion.UNWRITTEN_TRACK):
+            super().do("track", **arguments)
 
     def _breaks(self, op: str, arguments: Json) -> bool:
         request = arguments["request"]

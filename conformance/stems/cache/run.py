@@ -206,7 +206,7 @@ class CacheRun:
         lock = self._lock(request, row, pages, "admit_tail") if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit_tail", row, session, self._story(request), *lock, *tail)
         if self.stateful:
-            self.states.begin(request, row)
+            self.states.begin(request, row, arrives=True)
 
     def _story(self, request: int) -> int:
         """The law's number of the whole text of a request."""
@@ -273,6 +273,7 @@ class CacheRun:
         """Explains that a session's row goes on, with its states."""
         row, long = self.rows.slot(session) - 1, len(self.calls.requests[request].tokens)
         if self.stateful:
+            self.states.taken_back(session)
             self.law.engine_step("state_restore", session, self.states.of(request))
         self.law.engine_step("resume", session, self._story(request), in_pages(long, self.tree.page_size))
         if self.stateful:
@@ -335,6 +336,7 @@ class CacheRun:
             if kept < lengths_of(self.rows, row).committed:
                 self.law.engine_step("restore", session, in_pages(kept, size))
             self.states.save(row, session)
+            self.states.taken_back(session)
 
     def free_row(self, row: int, text: list[int]) -> None:
         """Explains that a row has left: the tree took a part of it, the rest was freed, and its lock was released."""
@@ -356,14 +358,20 @@ class CacheRun:
         self.law.state = but(self.law.state, rows=with_pages_freed(self.rows, self.rows_seen.pools))
 
     def waits(self, request: int) -> None:
-        """Explains that a request that waits may have got a copy of a state."""
+        """Explains that a request that waits may have got a copy of a state, or its session an earlier one."""
         if self.stateful:
+            if session := self.calls.requests[request].session:
+                self.states.taken_back(session)
             self.states.copied(request)
 
     def withdrawn(self, request: int) -> None:
         """Explains that a request that waited has freed the state that it had."""
         if self.stateful:
             self.states.withdrawn(request)
+
+    def least_checkpoint(self, request: int) -> int:
+        """The length of the newest state that the tree may get of the request; 0 without states."""
+        return self.states.newest_length(request, self.calls.computed(request)) if self.stateful else 0
 
     def fits_beside(self, request: int, prefix: int) -> bool:
         """There are enough states for the request; a session's later turn has them already."""
@@ -384,8 +392,12 @@ class CacheRun:
         """
         if not (self.stateful and self.law.state.states.buffered and self.passed(request)):
             return False
-        self.states.tracked(request)
+        self.states.tracked(request, self._boundary(request))
         return True
+
+    def _boundary(self, request: int) -> int:
+        """How many tokens of a request are computed up to the last page boundary."""
+        return self.calls.computed(request) // self.tree.page_size * self.tree.page_size
 
     @operation
     def track(self, request: int) -> Calls:
@@ -393,7 +405,7 @@ class CacheRun:
         self.calls.running(request)
         if self.calls.computed(request) // self.tree.page_size < self.rows.protected(self.calls.row_of[request]):
             raise Misuse("there is no page boundary after the cached prefix")
-        self.states.tracked(request)
+        self.states.tracked(request, self._boundary(request))
         self.calls.passes.tracked(request, self.calls.requests[request])
         yield EngineCall("track", lambda: self.engine.track(request))
 

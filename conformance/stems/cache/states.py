@@ -17,6 +17,7 @@ from conformance.stems.mamba_slots.projection import owner_names, project_states
 from conformance.stems.mamba_slots.protocol import NO_SLOTS, MambaSlotsSnapshot, SlotNames, Three
 from conformance.stems.requests.calls import RequestCalls
 from spec.finite import Seq
+from spec.lengths import in_pages
 from spec.mamba_slots_state import (
     ABSENT,
     FIRST,
@@ -40,6 +41,7 @@ class CacheStates:
         self.calls: RequestCalls
         self.seen = MambaSlotsSnapshot([], 0)
         self._numbers: dict[int, int] = {}
+        self._tracked: dict[int, int] = {}  # after how many tokens the last state of each request was tracked
 
     @property
     def state(self) -> MambaSlotsState:
@@ -96,17 +98,20 @@ class CacheStates:
 
     # A request comes.
 
-    def begin(self, request: int, row: int, copied: bool = True) -> None:
+    def begin(self, request: int, row: int, copied: bool = True, arrives: bool = False) -> None:
         """Explains that a request that has a row got the state slots that it lacked; first a copy of the matched
-        node's state.
+        node's state. ``arrives``: the state was computed elsewhere, with the row's tokens. Where the engine does not
+        show which states it copies, the state that the request begins with is taken to be right.
         """
+        arrives = arrives or self.seen.copies is None
+        self._tracked.pop(request, None)
         tree, handle, named = self.law.state.tree, self.law.state.handle(row), self.named(request)
         node = tree.node(handle) if handle and copied else 0
         number = self.of(request)
         if node and tree.mamba(node) == 1 and self.state.names(number, OWN) == ABSENT:
             self._copy(request, node, named[OWN])
         new = [ABSENT if self.state.names(number, k) else named[k] for k in ROLES]
-        self.law.engine_step("state_admit", row, number, *new)
+        self.law.engine_step("state_admit", row, number, *new, arrives)
 
     def _copy(self, request: int, node: int, slot: int) -> None:
         """A copy of a node's state, in the group of the batch; in one of its own where none is open."""
@@ -122,7 +127,10 @@ class CacheStates:
         an input is always computed, so no copy is as long as the input.
         """
         named, text = self.seen.requests.get(request), self.calls.requests[request].tokens
-        if named is None or named.slots[OWN] in (ABSENT, self.state.names(self.of(request), OWN)):
+        if named is None or named.slots[OWN] == ABSENT:
+            return
+        if named.slots[OWN] == self.state.names(self.of(request), OWN):
+            self._copied_again(request, named.slots[OWN])
             return
         on_path = [key for key, slot in self.seen.nodes.items() if tuple(text[: len(key)]) == key and slot]
         on_path = [key for key in on_path if len(key) < len(text)]
@@ -130,6 +138,17 @@ class CacheStates:
             what = f"request {request} has a copy, and no node on its path has a state"
             raise Finding("state_match", self.law.sentence("state_match"), what)
         self._copy(request, self._number(max(on_path, key=len)), named.slots[OWN])
+
+    def _copied_again(self, request: int, slot: int) -> None:
+        """Explains that the state of another node was copied into the slot that a request has already."""
+        source = next((source for source, target in reversed(self.seen.copies or ()) if target == slot), ABSENT)
+        node = next((n for n in self.nodes.at.values() if source and self._has(n, source)), None)
+        if node is not None:
+            self.step("state_match_again", request, node)
+
+    def _has(self, node: int, slot: int) -> bool:
+        """The law's node has this state slot."""
+        return bool(self.state.table(self.state.first_node + node, OWN) == slot)
 
     def _number(self, key: Key) -> int:
         """The law's number of a node that has a state. Raises ``Finding`` if the tree does not have the node."""
@@ -177,12 +196,27 @@ class CacheStates:
 
     # A request works.
 
-    def tracked(self, request: int) -> None:
-        """The law's step for a state that was written to the track buffer. The next track changes here unless the
-        buffer is lazy.
+    def tracked(self, request: int, upto: int) -> None:
+        """The law's steps for the state after ``upto`` tokens, which was written to the track that is written next. The
+        next track changes here unless the buffer is lazy.
         """
+        number = self.of(request)
+        self._tracked[request] = upto
+        if self.state.buffered:
+            track = FIRST + self.state.next(number)
+            self.law.caller_step("state_write", number, track, in_pages(upto, self.nodes.page_size))
         if self.state.doubled and not self.state.lazy:
-            self.law.caller_step("state_track", self.of(request))
+            self.law.caller_step("state_track", number)
+
+    def written(self, request: int, slot: int, upto: int) -> None:
+        """Explains that a forward pass has written the state after ``upto`` tokens to a slot of the track buffer."""
+        self._tracked[request] = upto
+        track = FIRST + self.tracks(request).index(slot)
+        self.step("state_write", request, track, in_pages(upto, self.nodes.page_size))
+
+    def newest_length(self, request: int, computed: int) -> int:
+        """After how many tokens the newest state is that a request can give away. ``computed``: its own state's."""
+        return self._tracked.get(request, 0) if self.state.buffered else computed
 
     def tracks(self, request: int) -> tuple[int, ...]:
         """The slots of the track buffer that the kernels write for a request."""
@@ -230,9 +264,10 @@ class CacheStates:
             self._turn(self.of(request))
         for key in self.nodes.given():
             (was, now), number = self._newest(request), self.nodes.at[key]
-            self.law.engine_step("state_copy", number, self._slot(key) if was == now else now)
-            if was != now:
-                self.step("state_swap", request, number)
+            if was == now:
+                self.step("state_copy", request, number, self._slot(key))
+            else:
+                self.step("state_swap", request, number, now)
         self._renew(request)
         if turned:
             self._turn(self.of(request))
@@ -287,6 +322,13 @@ class CacheStates:
                 self._turn(number)
             self.law.engine_step("state_donate", number, self.nodes.at[key])
         self.law.engine_step("state_release", number)
+
+    def taken_back(self, session: int) -> None:
+        """Explains that a session whose row was cut took an earlier state back, where the engine shows its copies."""
+        own = self.state.table(self.state.limit + session - 1, OWN)
+        for source, target in self.seen.copies or ():
+            if target == own != ABSENT:
+                self.law.engine_step("state_take_back", session, source)
 
     def save(self, row: int, session: int) -> None:
         """Explains that all slots of a turn went to its session's slot, where a state may have been tracked just

@@ -125,6 +125,9 @@ class RowRun(Protocol):
     def withdrawn(self, request: int) -> None:
         """Explains that a request that waited was aborted."""
 
+    def least_checkpoint(self, request: int) -> int:
+        """How many tokens of a request that runs a checkpoint has at least: all up to its newest state."""
+
     def fits_beside(self, request: int, prefix: int) -> bool:
         """There is enough of what a request needs beside pages and a row. ``prefix``: its matched tokens."""
 
@@ -643,6 +646,8 @@ class RequestCalls:
             raise Misuse("a checkpoint has a token, and only tokens that are computed")
         if known.session and upto > len(known.tokens):
             raise Misuse("a turn of a session puts only its input into the tree")
+        if upto < self.run.least_checkpoint(request):
+            raise Misuse("a checkpoint has every token up to the newest state, which the tree gets with them")
         yield EngineCall("checkpoint", lambda: self.engine.checkpoint(request, upto))
         known.cached = max(known.cached, upto)
         self.explain_shared(request, self.row_of[request])

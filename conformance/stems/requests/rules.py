@@ -421,7 +421,10 @@ class RequestRules(StemMachine):
         request = self.answering[drawn % len(self.answering)]
         known, most = self.calls.requests[request], self.calls.computed(request)
         most = min(most, len(known.tokens)) if known.session else most
-        self.do("checkpoint", request=request, upto=min(pages * self.calls.page_size, most) if drawn % 2 else most)
+        upto = min(pages * self.calls.page_size, most) if drawn % 2 else most
+        upto = max(upto, self.calls.run.least_checkpoint(request))
+        if upto <= most:
+            self.do("checkpoint", request=request, upto=upto)
 
     # Requests leave.
 

@@ -290,6 +290,7 @@ class ServerRun:
         for one in event.passes:
             if one.tracked is not None:
                 self.calls.passes.tracks(one.request, self.calls.requests[one.request], *one.tracked)
+                self.cache.states.written(one.request, *one.tracked)
 
     def _computes_own(self, one: ServerPass, known: RunRequest) -> None:
         """Raises ``Finding`` if a pass computes other tokens than those of the text, or writes other slots than those

@@ -165,6 +165,11 @@ class SessionTrimRun:
     def withdrawn(self, request: int) -> None:
         """Nothing to explain: a request that waited had nothing."""
 
+    def least_checkpoint(self, request: int) -> int:
+        """0: there are no mamba states."""
+        del request
+        return 0
+
     def fits_beside(self, request: int, prefix: int) -> bool:
         """True: a request needs only pages and a row."""
         del request, prefix
