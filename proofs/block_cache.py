@@ -8,7 +8,7 @@ from typing import Any
 from proofs.answers import Pick, empty, no_pages
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import block_cache as law
-from spec import block_pool, in_flight
+from spec import block_drain, block_pool, in_flight
 from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCacheState, ahead, computed, has_states
 from spec.block_pool_state import found_for, holds, of_row, some_free
 from spec.finite import Seq, Set
@@ -389,6 +389,7 @@ HINTS = Hints(
         "every_block_comes_back": "available_counts idle_holds_nothing",
         "a_transfer_refuses_a_reset": "what_a_transfer_uses_is_not_free",
     },
+    drain=block_drain.DRAIN,
     mutants=MUTANTS,
     assumptions=COMMON,
 )
