@@ -304,7 +304,9 @@ def slide(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[Block
                 "only blocks before the window, or earlier states, are given up",
             ),
             requires(
-                st.flight.jobs.all(lambda j: gone.all(lambda b: no((st.flight.row(j) == row) & is_user(st, j, b)))),
+                in_flight.flying(st.flight).all(
+                    lambda j: gone.all(lambda b: no((st.flight.row(j) == row) & is_user(st, j, b)))
+                ),
                 "no transfer of the row reads a block that it gives up",
             ),
         ),
@@ -545,7 +547,7 @@ def a_transfer_holds_its_blocks(st: BlockCacheState, b: Number) -> Truth:
         row = st.flight.row(j)
         return implies(is_user(st, j, b), st.pool.rows.has(row) & holds(st.pool, row, b))
 
-    return st.flight.jobs.all(held)
+    return in_flight.flying(st.flight).all(held)
 
 
 @stem.invariant()
@@ -554,13 +556,15 @@ def a_load_has_a_row(st: BlockCacheState) -> Truth:
     at most one such transfer.
     """
 
+    jobs = in_flight.flying(st.flight)
+
     def waits(j: Number) -> Truth:
         row = st.flight.row(j)
         phase = (st.phase(row) == LOADS) | (st.phase(row) == KEPT)
-        alone = st.flight.jobs.all(lambda k: (j == k) | no((st.flight.kind(k) == WRITES) & (st.flight.row(k) == row)))
+        alone = jobs.all(lambda k: (j == k) | no((st.flight.kind(k) == WRITES) & (st.flight.row(k) == row)))
         return implies(st.flight.kind(j) == WRITES, st.pool.rows.has(row) & phase & alone)
 
-    return st.flight.jobs.all(waits)
+    return jobs.all(waits)
 
 
 @stem.each(lambda st: st.pool.blocks, about=("pool",))
@@ -571,7 +575,7 @@ def a_load_writes_what_is_not_computed(st: BlockCacheState, b: Number) -> Truth:
         writes = (st.flight.kind(j) == WRITES) & uses(st.flight, j, b)
         return implies(writes, st.whole(st.flight.row(j)) <= st.pool.index(b))
 
-    return st.flight.jobs.all(ahead_of)
+    return in_flight.flying(st.flight).all(ahead_of)
 
 
 @stem.invariant()
@@ -589,7 +593,7 @@ def what_a_transfer_uses_is_not_free(st: BlockCacheState, b: Number) -> Truth:
     """A block that a transfer in flight reads or writes is not free: it is handed out to nobody before the end event of
     the transfer, whatever has become of the request (vLLM ``Scheduler._update_from_kv_xfer_finished``).
     """
-    return st.flight.jobs.all(lambda j: implies(is_user(st, j, b), st.pool.refs(b) > 0))
+    return in_flight.flying(st.flight).all(lambda j: implies(is_user(st, j, b), st.pool.refs(b) > 0))
 
 
 def is_idle(st: BlockCacheState) -> Truth:

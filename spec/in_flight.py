@@ -69,6 +69,11 @@ def uses(st: InFlightState, job: Number, block: Number) -> Truth:
     return st.uses(job, block) == 1
 
 
+def flying(st: InFlightState) -> Set:
+    """The jobs in flight."""
+    return st.jobs.such(lambda j: st.kind(j) != NO_JOB, lambda: [job for job, _ in st.kind.items()])
+
+
 def nothing_flies(st: InFlightState) -> Truth:
     """No job is in flight."""
     return st.jobs.all(lambda j: st.kind(j) == NO_JOB)
@@ -84,14 +89,14 @@ def is_new(st: InFlightState, job: Number) -> Requirement:
 
 def are_unused(st: InFlightState, blocks: Set) -> Requirement:
     """A transfer may write these blocks: no job in flight reads or writes one of them."""
-    alone = st.jobs.all(lambda j: blocks.all(lambda b: no(flies(st, j) & uses(st, j, b))))
+    alone = flying(st).all(lambda j: blocks.all(lambda b: no(uses(st, j, b))))
     return requires(alone, "no pass in flight and no other transfer uses a block that the transfer writes")
 
 
 def is_left_alone(st: InFlightState, row: Number) -> Requirement:
     """Each transfer of the row has ended."""
-    ended = st.jobs.all(lambda j: no(is_transfer(st, j) & (st.row(j) == row)))
-    return requires(ended, "each transfer into or out of the row has ended")
+    alone = flying(st).all(lambda j: no(is_transfer(st, j) & (st.row(j) == row)))
+    return requires(alone, "each transfer into or out of the row has ended")
 
 
 # What a call does.
@@ -138,7 +143,8 @@ def what_a_transfer_writes_is_its_own(st: InFlightState) -> Truth:
         both = uses(st, j, b) & uses(st, k, b)
         return no((j != k) & (st.kind(j) == WRITES) & both)
 
-    return st.jobs.all(lambda j: st.jobs.all(lambda k: st.blocks.all(lambda b: alone(j, k, b))))
+    jobs = flying(st)
+    return jobs.all(lambda j: jobs.all(lambda k: st.blocks.all(lambda b: alone(j, k, b))))
 
 
 # What calls do.
