@@ -117,7 +117,6 @@ def ended(st: InFlightState, job: Number) -> InFlightState:
     return but(
         st,
         kind=st.kind.put(job, NO_JOB),
-        row=st.row.put(job, 0),
         uses=st.uses.where(lambda j, _: j == job, 0, lambda: [(job, b) for b in st.blocks.items()]),
     )
 
