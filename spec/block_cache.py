@@ -729,9 +729,12 @@ def job_begins(was: BlockCacheState, now: BlockCacheState, job: Number, kind: in
 
 @stem.change(only=("loaded", "end"))
 def job_is_done(was: BlockCacheState, now: BlockCacheState, job: Number) -> Truth:
-    """A job whose end event comes is no longer in flight and uses no block; every other job goes on."""
+    """The end event of a job comes once, while the job is in flight. Then the job is no longer in flight and uses no
+    block; every other job goes on.
+    """
+    once = was.flight.jobs.has(job) & (was.flight.kind(job) != NO_JOB) & (now.flight.kind(job) == NO_JOB)
     nothing = was.pool.blocks.all(lambda b: no(uses(now.flight, job, b)))
-    return (now.flight.kind(job) == NO_JOB) & nothing & others_go_on(was.flight, now.flight, job)
+    return once & nothing & others_go_on(was.flight, now.flight, job)
 
 
 @stem.change(besides=("launch", "load", "send", "loaded", "end"))
