@@ -71,7 +71,7 @@ def _allocate(st: BlockCacheState) -> Iterator[tuple[int, Length, int, Seq]]:
                 yield row, to, skipped, some_free(st.pool, max(0, touched(to) - skipped))
 
 
-def _compute(st: BlockCacheState, phase: int = RUNS) -> Iterator[tuple[int, Length, Set]]:
+def _compute(st: BlockCacheState, phase: int) -> Iterator[tuple[int, Length, Set]]:
     for row in _in(st, phase):
         size = st.block_size
         for tokens in range(in_tokens(computed(st, row), size), in_tokens(ahead(st, row), size) + 1):
@@ -99,7 +99,7 @@ def _slide(st: BlockCacheState) -> Iterator[tuple[int, int, Set]]:
 MOVES = {
     "admit": _admit,
     "allocate": _allocate,
-    "compute": _compute,
+    "compute": lambda st: _compute(st, RUNS),
     "slide": _slide,
     "shift": lambda st: (
         (r, b, to) for r in _in(st, RUNS) for b in of_row(st.pool, r) for to in st.pool.indices.items()

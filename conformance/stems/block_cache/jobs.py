@@ -9,7 +9,7 @@ from typing import Any
 from conformance.driver.lockstep import Law
 from spec.block_cache import LOADS, RUNS
 from spec.finite import Set
-from spec.in_flight import NO_JOB
+from spec.in_flight import NO_JOB, InFlightState
 from spec.lengths import Length
 
 
@@ -29,8 +29,9 @@ class Jobs:
         self._law.last = last
 
     def _new(self) -> int:
-        flight = self._law.state.flight
-        return next(job for job in flight.jobs.items() if flight.kind(job) == NO_JOB)
+        flight: InFlightState = self._law.state.flight
+        number: int = next(job for job in flight.jobs.items() if flight.kind(job) == NO_JOB)
+        return number
 
     # Passes.
 
