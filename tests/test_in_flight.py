@@ -6,21 +6,25 @@ On the law, on schedulers that give blocks away too early, and on schedulers tha
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance.driver.lockstep import PROMISE, Finding, LockStep
-from conformance.driver.protocol import Json
+from conformance.driver.protocol import EngineError, Json
 from conformance.engines.ours.block_cache import block_cache as ours
+from conformance.engines.vllm import RELEASES
+from conformance.engines.vllm.download import WHEELS
 from conformance.stems.stem_registry import start
 from conformance.telling.tell import tell
 from impl.block_cache import Request, Scheduler
 from proofs.explore import along, paths
 from proofs.registry import hints_of
 from spec import block_cache as law
-from spec import block_pool
+from spec import block_pool, in_flight
 from spec.block_cache import BlockCacheState
 from spec.block_drain import DRAIN, at_rest
 from spec.finite import Seq, Set
@@ -28,6 +32,7 @@ from spec.in_flight import flying
 from spec.lengths import Length
 
 HINTS = hints_of("block_cache")
+CITED = re.compile(r"``Scheduler\.(\w+)``")
 NONE, ONE = Length(0, 0), Length(1, 0)
 ENDED = "each transfer into or out of the row has ended"
 UNUSED = "no pass in flight and no other transfer uses a block that the transfer writes"
@@ -126,6 +131,18 @@ def test_every_state_comes_to_rest_and_then_every_block_is_free() -> None:
             made.add(descent.name)
         assert st.pool.available == st.pool.blocks.size
     assert made == {descent.name for descent in DRAIN.descents}
+
+
+@pytest.mark.engine
+def test_what_the_law_cites_is_in_the_newest_release() -> None:
+    """Each law of what is in flight names the function of vLLM that asks for it."""
+    try:
+        text = (WHEELS.release(RELEASES[-1]) / "vllm/v1/core/sched/scheduler.py").read_text("utf-8")
+    except EngineError as error:
+        pytest.skip(str(error))
+    cited = {name for one in (law, in_flight) for name in CITED.findall(Path(one.__file__).read_text("utf-8"))}
+    assert len(cited) > 3
+    assert {name for name in cited if f"def {name}(" not in text} == set()
 
 
 # Schedulers.
