@@ -18,9 +18,10 @@ from conformance.driver.protocol import EngineError, Json
 from conformance.engines.ours.block_cache import block_cache as ours
 from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.download import WHEELS
+from conformance.stems.block_cache.faults import FreesUnderASend, FreesUnderAStep
 from conformance.stems.stem_registry import start
 from conformance.telling.tell import tell
-from impl.block_cache import Request, Scheduler
+from impl.block_cache import Scheduler
 from proofs.explore import along, paths
 from proofs.registry import hints_of
 from spec import block_cache as law
@@ -157,26 +158,6 @@ COMES: Json = {"op": "add", "request": 1, "tokens": [1], "outputs": 1}
 ABORTED: Json = {"op": "abort", "request": 1}
 LOADED: Json = {"op": "add", "request": 2, "tokens": [*range(1000, 1008)], "outputs": 1, "elsewhere": 8}
 SENT: Json = {"op": "add", "request": 1, "tokens": [1], "outputs": 1, "sends": True}
-
-
-class FreesUnderAStep(Scheduler):
-    """A request that is aborted gives its blocks back at once, also while a step computes it."""
-
-    def abort(self, name: int) -> None:
-        """Aborts the request, and forgets that its passes are in flight."""
-        request = self.known()[name]
-        super().abort(name)
-        if request in self.leaving and not request.transfers:
-            self._give_back(request)
-
-
-class FreesUnderASend(Scheduler):
-    """A request that ends gives its blocks back at once, also where another server reads them from then on."""
-
-    def _leave(self, request: Request) -> None:
-        if not request.flying:
-            self._give_back(request)
-        super()._leave(request)
 
 
 def driven(kind: type[Scheduler], *steps: Json, **config: Any) -> LockStep:
