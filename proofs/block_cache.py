@@ -8,14 +8,15 @@ from typing import Any
 from proofs.answers import Pick, empty, no_pages
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import block_cache as law
-from spec import block_pool
+from spec import block_drain, block_pool, in_flight
 from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCacheState, ahead, computed, has_states
-from spec.block_pool_state import found_for, of_row, some_free
+from spec.block_pool_state import found_for, holds, of_row, some_free
 from spec.finite import Seq, Set
+from spec.in_flight import NO_JOB, WRITES
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.logic import Number, Step, Truth, but, requires
 
-SIZES = {"page_size": 2, "blocks": 3, "tables": 2, "places": 3, "stories": 1}
+SIZES = {"page_size": 2, "blocks": 3, "tables": 2, "places": 3, "stories": 1, "jobs": 2}
 
 
 def small() -> tuple[BlockCacheState, ...]:
@@ -29,6 +30,15 @@ def small() -> tuple[BlockCacheState, ...]:
 
 def _in(st: BlockCacheState, *phases: int) -> list[int]:
     return [r for r in st.pool.rows.items() if st.phase(r) in phases]
+
+
+def _jobs(st: BlockCacheState, *kinds: int) -> list[int]:
+    return [j for j in st.flight.jobs.items() if st.flight.kind(j) in kinds]
+
+
+def _begin(st: BlockCacheState) -> Iterator[tuple[int, int]]:
+    """A running row, with the first number that no job in flight has."""
+    yield from ((row, job) for row in _in(st, RUNS) for job in _jobs(st, NO_JOB)[:1])
 
 
 def _admit(st: BlockCacheState) -> Iterator[tuple[int, int, int, Seq]]:
@@ -71,6 +81,15 @@ def _compute(st: BlockCacheState, phase: int) -> Iterator[tuple[int, Length, Set
             yield row, to, Set([])
 
 
+def _loaded(st: BlockCacheState) -> Iterator[tuple[int, int, Length, Set]]:
+    for row, to, named in _compute(st, LOADS):
+        yield from ((row, job, to, named) for job in _jobs(st, WRITES) if st.flight.row(job) == row)
+
+
+def _end(st: BlockCacheState) -> Iterator[tuple[int]]:
+    yield from ((job,) for job in st.flight.jobs.items() if in_flight.flies(st.flight, job))
+
+
 def _slide(st: BlockCacheState) -> Iterator[tuple[int, int, Set]]:
     for row in _in(st, RUNS):
         for to in st.pool.indices.items():
@@ -85,8 +104,11 @@ MOVES = {
     "shift": lambda st: (
         (r, b, to) for r in _in(st, RUNS) for b in of_row(st.pool, r) for to in st.pool.indices.items()
     ),
-    "load": lambda st: ((r,) for r in _in(st, RUNS)),
-    "loaded": lambda st: _compute(st, LOADS),
+    "launch": _begin,
+    "load": _begin,
+    "loaded": _loaded,
+    "send": _begin,
+    "end": _end,
     "keep": lambda st: ((r,) for r in _in(st, RUNS, LOADS)),
     "finish": lambda st: ((r,) for r in _in(st, RUNS, KEPT)),
     "evict": lambda st: ((Set([b]),) for b in st.pool.blocks.items()),
@@ -174,6 +196,49 @@ def frees_while_loading(st: BlockCacheState, row: Number) -> Step[BlockCacheStat
     return but(law.keep(st, row), then=finish.then, calls=finish.calls)
 
 
+def finishes_under_a_transfer(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
+    """A row that was kept for a transfer gives up its blocks before the transfer has ended."""
+    return unasked(law.finish(st, row), "each transfer into or out of the row has ended")
+
+
+def slides_under_a_transfer(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:
+    """A running row gives up blocks that a transfer still reads."""
+    return unasked(law.slide(st, row, to, gone), "no transfer of the row reads a block that it gives up")
+
+
+def loads_under_a_pass(st: BlockCacheState, row: Number, job: Number) -> Step[BlockCacheState]:
+    """A transfer begins in a block that a pass in flight still writes: the row of the pass has given the block up."""
+    wrong = "no pass in flight and no other transfer uses a block that the transfer writes"
+    return unasked(law.load(st, row, job), wrong)
+
+
+def loads_over_what_is_computed(st: BlockCacheState, row: Number, job: Number) -> Step[BlockCacheState]:
+    """A transfer writes also the blocks that the prefix cache has found for the row, which others read."""
+    step = law.load(st, row, job)
+    blocks = st.pool.blocks.such(lambda b: holds(st.pool, row, b), lambda: of_row(st.pool, row))
+    return altered(step, flight=in_flight.begun(st.flight, job, WRITES, row, blocks))
+
+
+def ends_what_is_awaited(st: BlockCacheState, job: Number) -> Step[BlockCacheState]:
+    """A transfer has failed, and the row that waits for it is not told: it waits for ever."""
+    return unasked(law.end(st, job), "no row waits for the job")
+
+
+def ends_and_still_uses(st: BlockCacheState, job: Number) -> Step[BlockCacheState]:
+    """A job that is done still counts as a user of its blocks."""
+    return altered(law.end(st, job), flight=but(st.flight, kind=st.flight.kind.put(job, NO_JOB)))
+
+
+def keeps_without_the_transfer(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
+    """A request is aborted, and what is in flight for it is forgotten: nobody waits for the end events."""
+    return altered(law.keep(st, row), flight=in_flight.start(st.flight))
+
+
+def resets_under_a_transfer(st: BlockCacheState, done: Truth) -> Step[BlockCacheState]:
+    """The prefix cache is reset while a transfer still reads or writes blocks."""
+    return but(unchosen(law.reset(st, done), "the prefix cache is reset exactly where every block is free"), calls=())
+
+
 def computes_unfilled(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
     """Tokens count as computed, and the places of their blocks do not."""
     return but(altered(law.compute(st, row, to, named), pool=st.pool), calls=())
@@ -225,9 +290,10 @@ def asked_of(step: Step[BlockCacheState], sentence: str, phase: Truth) -> Step[B
 
 
 def computes_under_a_transfer(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
-    """A forward pass computes a row into which a transfer still writes."""
+    """A forward pass computes a row into which a transfer still writes: all that is in flight counts as done."""
     phase = st.pool.rows.has(row) & ((st.phase(row) == RUNS) | (st.phase(row) == LOADS))
-    return asked_of(law.compute(st, row, to, named), "the row is running", phase)
+    step = asked_of(law.compute(st, row, to, named), "the row is running", phase)
+    return altered(step, flight=in_flight.start(st.flight))
 
 
 def slides_what_is_kept(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:
@@ -246,13 +312,26 @@ MUTANTS = (
         compute="tokens_are_computed",
         slide="window_moves",
         shift="state_is_shifted",
+        launch="pass_is_launched",
         load="row_waits",
         loaded="tokens_are_computed",
+        send="blocks_are_sent",
+        end="job_is_done",
         keep="row_is_kept",
         finish="row_is_finished",
         evict="hashes_are_dropped",
         reset="prefix_cache_is_empty",
     ),
+    Mutant("loads_under_a_pass", "load", "what_a_transfer_writes_is_its_own", loads_under_a_pass),
+    Mutant("loads_over_what_is_computed", "load", "a_load_writes_what_is_not_computed", loads_over_what_is_computed),
+    Mutant("slides_under_a_transfer", "slide", "a_transfer_holds_its_blocks", slides_under_a_transfer),
+    Mutant("finishes_under_a_transfer", "finish", "a_transfer_holds_its_blocks", finishes_under_a_transfer),
+    Mutant("hands_out_under_a_transfer", "finish", "what_a_transfer_uses_is_not_free", finishes_under_a_transfer),
+    Mutant("finishes_what_is_written", "finish", "a_load_has_a_row", finishes_under_a_transfer),
+    Mutant("ends_what_is_awaited", "end", "who_waits_is_awaited", ends_what_is_awaited),
+    Mutant("ends_and_still_uses", "end", "only_jobs_in_flight_use_blocks", ends_and_still_uses),
+    Mutant("keeps_without_the_transfer", "keep", "work_in_flight_goes_on", keeps_without_the_transfer),
+    Mutant("resets_under_a_transfer", "reset", "a_transfer_refuses_a_reset", resets_under_a_transfer),
     Mutant("admits_too_little", "admit", "window_is_whole", admits_too_little),
     Mutant("admits_in_no_phase", "admit", "phases_are_known", admits_in_no_phase),
     Mutant("admits_one_more", "admit", "computed_within_slots", admits_one_more),
@@ -296,7 +375,7 @@ HINTS = Hints(
     sizes=SIZES,
     small=small,
     moves=MOVES,
-    places={"row": "tables", "block": "blocks"},
+    places={"row": "tables", "block": "blocks", "job": "jobs"},
     refusable=frozenset({"allocate"}),
     routes={"slide": "admit allocate", "shift": "admit allocate allocate"},
     answers={
@@ -308,7 +387,9 @@ HINTS = Hints(
     relevant_laws={
         "idle_holds_nothing": "phases_are_known counted_is_held held_is_counted stands_at_its_place",
         "every_block_comes_back": "available_counts idle_holds_nothing",
+        "a_transfer_refuses_a_reset": "what_a_transfer_uses_is_not_free",
     },
+    drain=block_drain.DRAIN,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -2,23 +2,29 @@
 
 A request is admitted with the blocks that the prefix cache finds for it; it gets blocks for the tokens that it is about
 to compute, and for drafts; blocks that left its window are given up; it ends, is aborted, or is preempted and comes
-back. There is a row of ``spec.block_pool`` for each request and group of layers. While a transfer of KV cache into or
-out of a row is under way, the row keeps its blocks, also where its request has ended.
+back. There is a row of ``spec.block_pool`` for each request and group of layers.
+
+What is in flight is a *job* of ``spec.in_flight``: a forward pass of a row (``launch``), a transfer into a row
+(``load``), or a transfer out of it (``send``). Each has an event of its own: ``loaded`` for a transfer into a row that
+waits for it, else ``end``. While a transfer into or out of a row is in flight, the row keeps its blocks, also where its
+request has ended. A row may give up blocks while a pass in flight uses them, since the passes of other rows run later;
+but no transfer into these blocks begins before the event of the pass.
 
 ``whole(r)`` and ``rest(r)`` are the *computed* length of the row: the tokens of the request's own text that forward
 passes have computed which were launched. Passes run in the order of their launch. A token that was only drafted
 counts from when it is accepted. ``ahead`` is the length up to which the row has its slots. ``first(r)`` is the first
 place of the row that is still read. ``phase(r)`` says whether the row is computed (``RUNS``), waits for a transfer into
-it (``LOADS``), or is kept for a transfer alone (``KEPT``).
+it (``LOADS``), or is kept for a job in flight alone (``KEPT``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spec import block_pool, block_pool_state
-from spec.block_pool_state import NULL, BlockPoolState, holds, is_free, names, prefix_at, runs
+from spec import block_pool, block_pool_state, in_flight
+from spec.block_pool_state import NULL, BlockPoolState, holds, is_free, names, of_row, prefix_at, runs
 from spec.finite import Map as FiniteMap
+from spec.in_flight import NO_JOB, PASS, READS, WRITES, InFlightState, is_transfer, others_go_on, uses
 from spec.lengths import Length, at_most, formed, same, touched
 from spec.logic import (
     Map,
@@ -35,6 +41,7 @@ from spec.logic import (
     constant_map,
     implies,
     ite,
+    no,
     requires,
     total,
     zeroed,
@@ -47,7 +54,7 @@ IDLE, RUNS, LOADS, KEPT = 0, 1, 2, 3  # phases of a row
 
 @dataclass(frozen=True)
 class BlockCacheState:
-    """The pool, and for each row its lengths in tokens and its phase.
+    """The pool, what is in flight, and for each row its lengths in tokens and its phase.
 
     In a row ``r`` with ``windowed(r) == 1`` the next token reads the ``window(r)`` whole blocks and ``window_rest(r)``
     tokens before it: one token less than the engine's window. In a row with ``stateful(r) == 1`` it reads a state
@@ -55,6 +62,7 @@ class BlockCacheState:
     """
 
     pool: BlockPoolState
+    flight: InFlightState
     block_size: Number = constant("number", shared="page_size")
     windowed: Map = constant_map(1)
     window: Map = constant_map(1)
@@ -71,9 +79,12 @@ class BlockCacheState:
 MAPS = ("whole", "rest", "ahead_whole", "ahead_rest", "first", "phase")
 
 
-def initial(pool: BlockPoolState, block_size: int, windows: list[int | None], stateful: list[bool]) -> BlockCacheState:
+def initial(
+    pool: BlockPoolState, block_size: int, windows: list[int | None], stateful: list[bool], jobs: int = 2
+) -> BlockCacheState:
     """No row is in use (finite reading). ``windows``: for each group how many tokens before it a token reads, one less
-    than the engine's window; ``None`` for all. ``stateful``: the groups whose layers have states.
+    than the engine's window; ``None`` for all. ``stateful``: the groups whose layers have states. ``jobs``: the most
+    passes and transfers in flight.
     """
     maps: dict[str, FiniteMap] = {name: FiniteMap(1) for name in ("windowed", "window", "window_rest", "stateful")}
     for row in pool.rows.items():
@@ -83,12 +94,13 @@ def initial(pool: BlockPoolState, block_size: int, windows: list[int | None], st
             maps["window"] = maps["window"].put(row, window // block_size)
             maps["window_rest"] = maps["window_rest"].put(row, window % block_size)
         maps["stateful"] = maps["stateful"].put(row, int(states))
-    return BlockCacheState(pool, block_size, **maps, **{name: FiniteMap(1) for name in MAPS})
+    flight = in_flight.initial(jobs, pool.blocks.size)
+    return BlockCacheState(pool, flight, block_size, **maps, **{name: FiniteMap(1) for name in MAPS})
 
 
 def start(st: BlockCacheState) -> BlockCacheState:
-    """Before the first call: every block is free, and no row is in use."""
-    return but(zeroed(st, MAPS, ()), pool=block_pool_state.start(st.pool))
+    """Before the first call: every block is free, no row is in use, and nothing is in flight."""
+    return but(zeroed(st, MAPS, ()), pool=block_pool_state.start(st.pool), flight=in_flight.start(st.flight))
 
 
 stem.state, stem.start = BlockCacheState, start
@@ -137,6 +149,11 @@ def _ended(st: BlockCacheState, row: Number) -> BlockCacheState:
         first=st.first.put(row, 0),
         phase=st.phase.put(row, IDLE),
     )
+
+
+def is_user(st: BlockCacheState, job: Number, block: Number) -> Truth:
+    """The job is a transfer in flight, and reads or writes the block."""
+    return is_transfer(st.flight, job) & uses(st.flight, job, block)
 
 
 # The transitions.
@@ -271,7 +288,8 @@ def _computed(st: BlockCacheState, row: Number, to: Length, named: Set, asked: R
 def slide(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:
     """The window of a running row moves on to its place ``to``: the row gives up blocks before.
 
-    A row with states gives up states that it does not go on from, but never that of its last place.
+    A row with states gives up states that it does not go on from, but never that of its last place. A pass in flight
+    may still read what is given up. A transfer may not.
     """
     leaves = call("pool", block_pool.leave, st.pool, row, gone)
     last = st.pool.length(row) - 1
@@ -284,6 +302,12 @@ def slide(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[Block
             requires(
                 gone.all(lambda b: ite(has_states(st, row), st.pool.index(b) != last, st.pool.index(b) < to)),
                 "only blocks before the window, or earlier states, are given up",
+            ),
+            requires(
+                in_flight.flying(st.flight).all(
+                    lambda j: gone.all(lambda b: no((st.flight.row(j) == row) & is_user(st, j, b)))
+                ),
+                "no transfer of the row reads a block that it gives up",
             ),
         ),
         then=but(st, pool=leaves.then, first=st.first.put(row, to)),
@@ -323,15 +347,81 @@ def shift(st: BlockCacheState, row: Number, block: Number, to: Number) -> Step[B
 
 
 @stem.transition
-def load(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
-    """A transfer into the slots of a running row begins: nothing is computed in the row until it is done."""
-    return Step(promises=(is_running(st, row),), then=but(st, phase=st.phase.put(row, LOADS)))
+def launch(st: BlockCacheState, row: Number, job: Number) -> Step[BlockCacheState]:
+    """A forward pass of a running row is launched: it reads and writes the row's blocks from its first place on.
+
+    The pass is in flight until its step is done. What the row gives up meanwhile, it still uses.
+    """
+    used = st.pool.blocks.such(
+        lambda b: holds(st.pool, row, b) & (st.first(row) <= st.pool.index(b)), lambda: of_row(st.pool, row)
+    )
+    return Step(
+        promises=(is_running(st, row), in_flight.is_new(st.flight, job)),
+        then=but(st, flight=in_flight.begun(st.flight, job, PASS, row, used)),
+    )
 
 
 @stem.transition
-def loaded(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
-    """A transfer into a row is done: the tokens up to ``to`` are there, as if the row had computed them."""
-    return _computed(st, row, to, named, in_phase(st, row, LOADS, "a transfer into the row is under way"))
+def load(st: BlockCacheState, row: Number, job: Number) -> Step[BlockCacheState]:
+    """A transfer into the slots of a running row begins: nothing is computed in the row until it is done.
+
+    It writes the blocks of the row that are not computed whole, at any moment until its end: nothing orders it behind a
+    pass that was launched before. So no pass in flight may use these blocks.
+    """
+    written = st.pool.blocks.such(
+        lambda b: holds(st.pool, row, b) & (st.whole(row) <= st.pool.index(b)), lambda: of_row(st.pool, row)
+    )
+    return Step(
+        promises=(is_running(st, row), in_flight.is_new(st.flight, job), in_flight.are_unused(st.flight, written)),
+        then=but(
+            st,
+            flight=in_flight.begun(st.flight, job, WRITES, row, written),
+            phase=st.phase.put(row, LOADS),
+        ),
+    )
+
+
+@stem.transition
+def loaded(st: BlockCacheState, row: Number, job: Number, to: Length, named: Set) -> Step[BlockCacheState]:
+    """A transfer into a row that waits for it is done: the tokens up to ``to`` are there, as if the row had computed
+    them. Where the transfer has failed or a part did not come, these are fewer than were asked for.
+    """
+    step = _computed(st, row, to, named, in_phase(st, row, LOADS, "a transfer into the row is under way"))
+    own = st.flight.jobs.has(job) & (st.flight.kind(job) == WRITES) & (st.flight.row(job) == row)
+    return but(
+        step,
+        promises=(*step.promises, requires(own, "the job is the transfer into the row")),
+        then=but(step.then, flight=in_flight.ended(st.flight, job)),
+    )
+
+
+@stem.transition
+def send(st: BlockCacheState, row: Number, job: Number) -> Step[BlockCacheState]:
+    """A transfer out of a running row begins: another server or another memory reads its blocks until the end event.
+
+    The row may run on, or end and be kept.
+    """
+    read = st.pool.blocks.such(lambda b: holds(st.pool, row, b), lambda: of_row(st.pool, row))
+    return Step(
+        promises=(is_running(st, row), in_flight.is_new(st.flight, job)),
+        then=but(st, flight=in_flight.begun(st.flight, job, READS, row, read)),
+    )
+
+
+@stem.transition
+def end(st: BlockCacheState, job: Number) -> Step[BlockCacheState]:
+    """A pass or a transfer is done, or has failed: it uses no block any more. Jobs end in any order.
+
+    A transfer into a row that waits for it ends by ``loaded``.
+    """
+    awaited = (st.flight.kind(job) == WRITES) & (st.phase(st.flight.row(job)) == LOADS)
+    return Step(
+        promises=(
+            requires(in_flight.flies(st.flight, job), "the job is in flight"),
+            requires(no(awaited), "no row waits for the job"),
+        ),
+        then=but(st, flight=in_flight.ended(st.flight, job)),
+    )
 
 
 @stem.transition
@@ -352,7 +442,9 @@ def keep(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
 def finish(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
     """A request ends, is aborted or preempted, or what its row was kept for is done: the row gives up every block.
 
-    Blocks with a hash keep their content while they are free, so that the request, if it comes back, finds them again.
+    Each transfer into or out of the row has ended before. A pass may still be in flight: whoever gets the blocks is
+    computed by a later pass. Blocks with a hash keep their content while they are free, so that the request, if it
+    comes back, finds them again.
     """
     ends = call("pool", block_pool.release, st.pool, row)
     return Step(
@@ -361,6 +453,7 @@ def finish(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
                 st.pool.rows.has(row) & ((st.phase(row) == RUNS) | (st.phase(row) == KEPT)),
                 "the row is running or kept; no transfer into it is under way",
             ),
+            in_flight.is_left_alone(st.flight, row),
         ),
         then=_ended(but(st, pool=ends.then), row),
         calls=(ends,),
@@ -430,6 +523,77 @@ def new_token_has_a_slot(st: BlockCacheState) -> Truth:
 def window_is_whole(st: BlockCacheState) -> Truth:
     """What the next token of a row reads lies behind the row's first place; without a window it reads everything."""
     return st.pool.rows.all(lambda r: (st.first(r) >= 0) & whole_window(st, r, st.first(r), computed(st, r)))
+
+
+@stem.invariant()
+def only_jobs_in_flight_use_blocks(st: BlockCacheState) -> Truth:
+    """A job is a pass, a transfer that reads, or a transfer that writes; only a job in flight uses blocks."""
+    return in_flight.only_jobs_in_flight_use_blocks(st.flight)
+
+
+@stem.invariant(about=("pool",))
+def what_a_transfer_writes_is_its_own(st: BlockCacheState) -> Truth:
+    """A block that a transfer in flight writes is read and written by no other transfer and by no pass in flight, not
+    even by one whose row has given up the block (vLLM pull request 45357).
+    """
+    return in_flight.what_a_transfer_writes_is_its_own(st.flight)
+
+
+@stem.each(lambda st: st.pool.blocks, about=("pool",))
+def a_transfer_holds_its_blocks(st: BlockCacheState, b: Number) -> Truth:
+    """The row of a transfer in flight holds each block that the transfer reads or writes."""
+
+    def held(j: Number) -> Truth:
+        row = st.flight.row(j)
+        return implies(is_user(st, j, b), st.pool.rows.has(row) & holds(st.pool, row, b))
+
+    return in_flight.flying(st.flight).all(held)
+
+
+@stem.invariant()
+def a_load_has_a_row(st: BlockCacheState) -> Truth:
+    """A transfer in flight writes only into a row that waits for it, or is kept since its request has ended. A row has
+    at most one such transfer.
+    """
+
+    jobs = in_flight.flying(st.flight)
+
+    def waits(j: Number) -> Truth:
+        row = st.flight.row(j)
+        phase = (st.phase(row) == LOADS) | (st.phase(row) == KEPT)
+        alone = jobs.all(lambda k: (j == k) | no((st.flight.kind(k) == WRITES) & (st.flight.row(k) == row)))
+        return implies(st.flight.kind(j) == WRITES, st.pool.rows.has(row) & phase & alone)
+
+    return jobs.all(waits)
+
+
+@stem.each(lambda st: st.pool.blocks, about=("pool",))
+def a_load_writes_what_is_not_computed(st: BlockCacheState, b: Number) -> Truth:
+    """A transfer in flight writes only blocks of its row that are not computed whole."""
+
+    def ahead_of(j: Number) -> Truth:
+        writes = (st.flight.kind(j) == WRITES) & uses(st.flight, j, b)
+        return implies(writes, st.whole(st.flight.row(j)) <= st.pool.index(b))
+
+    return in_flight.flying(st.flight).all(ahead_of)
+
+
+@stem.invariant()
+def who_waits_is_awaited(st: BlockCacheState) -> Truth:
+    """A row that waits for a transfer has one in flight: no row waits for an event that never comes."""
+
+    def comes(r: Number) -> Truth:
+        return st.flight.jobs.any(lambda j: (st.flight.kind(j) == WRITES) & (st.flight.row(j) == r))
+
+    return st.pool.rows.all(lambda r: implies(st.phase(r) == LOADS, comes(r)))
+
+
+@stem.theorem(about=("pool",), each=lambda st: st.pool.blocks)
+def what_a_transfer_uses_is_not_free(st: BlockCacheState, b: Number) -> Truth:
+    """A block that a transfer in flight reads or writes is not free: it is handed out to nobody before the end event of
+    the transfer, whatever has become of the request (vLLM ``Scheduler._update_from_kv_xfer_finished``).
+    """
+    return in_flight.flying(st.flight).all(lambda j: implies(is_user(st, j, b), st.pool.refs(b) > 0))
 
 
 def is_idle(st: BlockCacheState) -> Truth:
@@ -528,9 +692,71 @@ def state_is_shifted(was: BlockCacheState, now: BlockCacheState, row: Number, bl
 
 
 @stem.change(only=("load",))
-def row_waits(was: BlockCacheState, now: BlockCacheState, row: Number) -> Truth:
-    """A row into which a transfer begins waits for its end."""
-    return (now.phase(row) == LOADS) & others_stay(was, now, row)
+def row_waits(was: BlockCacheState, now: BlockCacheState, row: Number, job: Number) -> Truth:
+    """A row into which a transfer begins waits for its end. The transfer writes exactly the blocks of the row that are
+    not computed whole.
+    """
+    begins = job_begins(was, now, job, WRITES, row)
+
+    def written(b: Number) -> Truth:
+        return uses(now.flight, job, b) == (holds(was.pool, row, b) & (was.whole(row) <= was.pool.index(b)))
+
+    return (now.phase(row) == LOADS) & begins & was.pool.blocks.all(written) & others_stay(was, now, row)
+
+
+@stem.change(only=("launch",))
+def pass_is_launched(was: BlockCacheState, now: BlockCacheState, row: Number, job: Number) -> Truth:
+    """A pass that is launched uses exactly the blocks of its row from the first place on that is still read."""
+
+    def used(b: Number) -> Truth:
+        return uses(now.flight, job, b) == (holds(was.pool, row, b) & (was.first(row) <= was.pool.index(b)))
+
+    return job_begins(was, now, job, PASS, row) & was.pool.blocks.all(used)
+
+
+@stem.change(only=("send",))
+def blocks_are_sent(was: BlockCacheState, now: BlockCacheState, row: Number, job: Number) -> Truth:
+    """A transfer out of a row reads exactly the blocks that the row holds (vLLM ``Scheduler._connector_finished``)."""
+    read = was.pool.blocks.all(lambda b: uses(now.flight, job, b) == holds(was.pool, row, b))
+    return job_begins(was, now, job, READS, row) & read
+
+
+def job_begins(was: BlockCacheState, now: BlockCacheState, job: Number, kind: int, row: Number) -> Truth:
+    """A job of this kind begins for the row, and every other job goes on."""
+    begins = (now.flight.kind(job) == kind) & (now.flight.row(job) == row)
+    return begins & others_go_on(was.flight, now.flight, job)
+
+
+@stem.change(only=("loaded", "end"))
+def job_is_done(was: BlockCacheState, now: BlockCacheState, job: Number) -> Truth:
+    """The end event of a job comes once, while the job is in flight. Then the job is no longer in flight and uses no
+    block; every other job goes on.
+    """
+    once = was.flight.jobs.has(job) & (was.flight.kind(job) != NO_JOB) & (now.flight.kind(job) == NO_JOB)
+    nothing = was.pool.blocks.all(lambda b: no(uses(now.flight, job, b)))
+    return once & nothing & others_go_on(was.flight, now.flight, job)
+
+
+@stem.change(besides=("launch", "load", "send", "loaded", "end"))
+def work_in_flight_goes_on(was: BlockCacheState, now: BlockCacheState) -> Truth:
+    """No other call ends what is in flight or changes what it uses: a request that ends, is aborted or is preempted
+    does not stop a pass or a transfer.
+    """
+    return was.flight.jobs.all(lambda j: in_flight.a_job_goes_on(was.flight, now.flight, j))
+
+
+@stem.change(only=("reset",))
+def a_transfer_refuses_a_reset(was: BlockCacheState, now: BlockCacheState, done: Truth) -> Truth:
+    """While a transfer in flight uses a block, the prefix cache is not reset (vLLM ``Scheduler.reset_prefix_cache``).
+
+    Before the call and after it the transfer is in flight.
+    """
+
+    def used(j: Number) -> Truth:
+        nothing = was.pool.blocks.all(lambda b: no(uses(was.flight, j, b)))
+        return (is_transfer(was.flight, j) | is_transfer(now.flight, j)) & no(nothing)
+
+    return implies(done, was.flight.jobs.all(lambda j: no(used(j))))
 
 
 @stem.change(only=("keep",))

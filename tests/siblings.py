@@ -603,7 +603,8 @@ def finishes_while_loading(st: BlockCacheState, row: Number) -> Step[BlockCacheS
     """A request ends while a transfer writes into its row: its blocks are handed out again, and are overwritten."""
     phase = st.pool.rows.has(row) & (st.phase(row) != IDLE)
     asked = "the row is running or kept; no transfer into it is under way"
-    return asked_of(block_cache.finish(st, row), asked, phase)
+    step = unasked(block_cache.finish(st, row), "each transfer into or out of the row has ended")
+    return asked_of(step, asked, phase)
 
 
 def slides_while_kept(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:

@@ -294,7 +294,7 @@ def test_transfers_are_driven(release: str) -> None:
         pytest.param(
             "0.22.1",
             "15",
-            "reads_own_content",
+            "load",
             ["block_cache.transfers_in_flight", "block_cache.two_steps", "block_cache.crowded_loads"],
             marks=pytest.mark.soak,
         ),

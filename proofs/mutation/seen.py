@@ -13,6 +13,7 @@ from typing import Any
 
 from proofs.symbols import SymMap, Term, World
 from spec.block_pool_state import NO_HASH
+from spec.in_flight import flies
 from spec.kv_events import somewhere
 from spec.lengths import touched
 from spec.lock_ref_state import ROOT, lives, over
@@ -116,6 +117,11 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         ),
         lambda st, r: st.pool.rows.has(r),
     ),
+    "InFlightState": {
+        "kind": lambda st, j: st.jobs.has(j),
+        "row": flies,
+        "uses": lambda st, j, b: st.jobs.has(j) & st.blocks.has(b),
+    },
     "Contents": dict.fromkeys(
         ("tells", "story", "full", "swa", "state", "state_page", "state_offset"), lambda *_: True
     ),
@@ -132,7 +138,7 @@ WERE = {
     **{"Blocks": "BlockPoolState", "BlockCache": "BlockCacheState", "Events": "KvEventsState"},
 }
 
-FLAGS = ("alive", "above", "active")  # maps of a tree or of blocks of which only 1 has a meaning
+FLAGS = ("alive", "above", "active", "uses")  # maps of which only 1 has a meaning
 
 
 def where_read(one: Any) -> Mapping[str, Read]:

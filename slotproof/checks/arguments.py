@@ -30,6 +30,7 @@ ARGUMENTS = {
     "full_pages": "the pages of the full pool that the engine hands out, in its order",
     "given": "how many tokens the input of the turn has, with the text so far",
     "handle": "the lock handle, by its number; 0 where there is none",
+    "job": "the number of the pass or the transfer while it is in flight",
     "last": "the page index before which the given pages end",
     "later": "whether the pages wait for the end of the open free group",
     "leaf": "the new leaf of the tree",

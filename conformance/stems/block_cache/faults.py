@@ -57,6 +57,8 @@ def any_named(st: BlockCacheState) -> Iterator[tuple[Any, ...]]:
 CACHED = "admit allocate compute"  # the calls after which a block is found
 NAMES_ANY = {"moves": {**wrong.MOVES, "compute": any_named}, "routes": {"compute": "admit allocate"}}
 FINDS_ANY = {"moves": {**wrong.MOVES, "admit": any_block}, "routes": {"admit": CACHED}}
+UNDER_A_PASS = {"routes": {"load": "admit allocate launch finish admit allocate"}}
+UNDER_A_SEND = {"routes": {"finish": "admit allocate compute send"}}
 
 
 # Faulty parts of our implementation.
@@ -181,6 +183,26 @@ class FreesWhileLoading(Scheduler):
         self._give_back(request)
 
 
+class FreesUnderAStep(Scheduler):
+    """The blocks of a request that is aborted are given back at once, also while a step computes it."""
+
+    def abort(self, name: int) -> None:
+        """Aborts the request, and gives back blocks that a step in flight still writes."""
+        request = self.known()[name]
+        super().abort(name)
+        if request in self.leaving and not request.transfers:
+            self._give_back(request)
+
+
+class FreesUnderASend(Scheduler):
+    """The blocks of a request that ends are given back at once, also where another server reads them from then on."""
+
+    def _leave(self, request: Request) -> None:
+        if not request.flying:
+            self._give_back(request)
+        super()._leave(request)
+
+
 def without_mark(before: bytes, tokens: Sequence[int]) -> bytes:
     """The hash of a block covers all tokens, and not the mark of the text, such as an adapter or a salt."""
     return block_hash(before, tokens if before else (0,))
@@ -280,6 +302,22 @@ FAULTS = (
         sentence="A request is aborted while a transfer writes into its blocks, which are given back at once.",
         spec={"keep": wrong.frees_while_loading},
         parts={"kind": FreesWhileLoading},
+    ),
+    Fault(
+        name="step_writes_into_load",
+        stem="block_cache",
+        sentence="A request is aborted, its blocks get a transfer, and a step that computed it still writes them.",
+        spec={"load": wrong.loads_under_a_pass},
+        parts={"kind": FreesUnderAStep},
+        search=UNDER_A_PASS,
+    ),
+    Fault(
+        name="sent_blocks_are_given_back",
+        stem="block_cache",
+        sentence="A request ends, and its blocks are given back while another server still reads them.",
+        spec={"finish": wrong.finishes_under_a_transfer},
+        parts={"kind": FreesUnderASend},
+        search=UNDER_A_SEND,
     ),
     Fault(
         name="aborted_in_flight_leaks",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from conformance.driver.lockstep import INVARIANT, QUIESCENT, Finding, Law
 from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import EMPTY, PrefixNumbers
+from conformance.stems.block_cache.jobs import Jobs
 from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, RequestPass
 from conformance.stems.block_pool.protocol import NULL
 from spec.block_cache import IDLE, KEPT, BlockCacheState, ahead
@@ -114,7 +115,7 @@ class Follower:
     """The law's side of a run of ``block_cache``. ``here``: the requests that have not ended, by number."""
 
     def __init__(self, law: Law, config: Json, stories: BlockStories) -> None:
-        self.law, self.stories = law, stories
+        self.law, self.stories, self.jobs = law, stories, Jobs(law)
         self.size: int = config["block_size"]
         self.kinds = [group["kind"] for group in config["layers"]]
         self.here: dict[int, FollowedRequest] = {}
@@ -177,8 +178,7 @@ class Follower:
         for request in gone:
             self._defers(request, known)
         for request in {} if step is None else step.loads:
-            for row in self.must_know(request).rows:
-                self.law.engine_step("load", row)
+            self.jobs.loads(request, self.must_know(request).rows)
         for request in [r for r in self.here if r not in known]:
             self._ends(request)
         for request in self.here:
@@ -297,6 +297,7 @@ class Follower:
         one.drafts.append(told.drafts)
         for row in one.rows:
             self._compute(row, one.computed, Set())
+        self.jobs.launched(one.rows)
         end, has = told.start + told.count, max((len(table) for table in known[request].tables), default=0)
         if request in known and end > has * self.size:
             law = self.law.stem.invariants["computed_within_slots"]
@@ -402,11 +403,13 @@ class Follower:
 
     def loaded(self, request: int, computed: int) -> None:
         """A transfer into the blocks of a request is done, which has so many of its tokens now."""
-        one = self.here.get(request)
-        for row in () if one is None else one.rows:
-            self.law.engine_step("loaded", row, in_pages(computed, self.size), Set())
-        if one is not None:
+        self.jobs.loaded(request, in_pages(computed, self.size))
+        if (one := self.here.get(request)) is not None:
             one.computed = computed
+
+    def sends(self, request: int) -> None:
+        """A request has ended, and another server reads its blocks from now on."""
+        self.jobs.sends(request, self.here[request].rows)
 
     # What was verified.
 

@@ -21,6 +21,7 @@ class OnwardRequests:
 
     def __init__(self, run: BlockCacheRun) -> None:
         self.run, self.engine, self.shadow, self.workers = run, run.engine, run.shadow, run.workers
+        self.exchange, self.transfers = run.exchange, bool(run.config.get("transfers", False))
         self.texts = {request: list(one.tokens) for request, one in run.follower.here.items()}
         self.forks = dict(run.forks)
         self.flying = run.flying.copy()
@@ -61,29 +62,38 @@ class OnwardRequests:
         yield f"request {number} comes with {len(tokens)} tokens", None
 
     def decode(self) -> Move:
-        """Transfers into blocks are done. The scheduler makes a few steps, and each is done before the next."""
-        for request in self.run.exchange.incoming():
-            self.run.exchange.arrives(request, 0)
+        """Transfers into blocks are done. The scheduler makes a few steps, and each is done before the next. Then other
+        servers have read what they still read.
+        """
+        for request in self.exchange.incoming():
+            self.exchange.arrives(request, 0)
             yield f"the transfer into the blocks of request {request} is done", None
         for _ in range(STEPS):
             while self.flying:
                 yield from self._complete()
             step: Launched = send(self.run, self.engine.schedule)
             self.workers.launched(step)
-            if not step.passes and not self.run.config.get("transfers", False):
+            if not step.passes and not self.transfers:
                 return
             self.flying.append(step)
+            self.exchange.launched(step, {request: self.texts.get(request, ()) for request in step.loads})
             yield f"a step computes requests {sorted(step.passes)}", None
+        for request in self.exchange.outgoing():
+            self.run.note(self.exchange.leaves(request))
+            yield f"another server has read the blocks of request {request}", self.shadow.wrong
 
     def _complete(self) -> Move:
         step = self.flying.popleft()
         sampled = {request: self._next(request) for request, one in step.passes.items() if one.samples}
         wrong = self.workers.completed(sampled, self.texts)
-        done: Completed = send(self.run, partial(self.engine.complete, sampled))
+        told = self.exchange.completed()
+        done: Completed = send(self.run, partial(self.engine.complete, sampled, *([told] if self.transfers else [])))
         self.run.note(wrong)  # after the call, since each call begins an operation of which nothing is noted yet
         for request, tokens in done.delivered.items():
             if request in self.texts:
                 self.texts[request] += tokens
+        for request, tables in done.sends.items():
+            self.exchange.ended(request, tables, self.texts.get(request, [])[:-1])
         yield "the step is done", self.shadow.wrong
 
     def _next(self, request: int) -> list[int]:

@@ -7,14 +7,26 @@ from collections.abc import Mapping
 from conformance.driver.diff import SCHEDULED, Names
 from conformance.driver.protocol import Json
 from conformance.stems.block_pool import picture
-from conformance.stems.panels import item, panel
+from conformance.stems.panels import item, listed, panel
 from spec.block_cache import BlockCacheState, ahead
 from spec.block_cache import computed as computed_of
+from spec.in_flight import PASS, READS, WRITES, flying, uses
+
+JOBS = {PASS: "a forward pass", READS: "a transfer that reads", WRITES: "a transfer that writes"}
 
 
 def panels(st: BlockCacheState, names: Names) -> list[Json]:
-    """The pool of the blocks, and what the scheduler has of each row, in tokens."""
-    return picture.panels(st.pool, names, {row: _scheduled(st, row) for row in st.pool.rows.items()})
+    """The pool of the blocks, what the scheduler has of each row, in tokens, and what is in flight."""
+    of_pool = picture.panels(st.pool, names, {row: _scheduled(st, row) for row in st.pool.rows.items()})
+    jobs = sorted(flying(st.flight).items())
+    return [*of_pool, panel("jobs", "In flight", (_job(st, job, names) for job in jobs))] if jobs else of_pool
+
+
+def _job(st: BlockCacheState, job: int, names: Names) -> Json:
+    """A pass or a transfer. The row of a pass may have given up its blocks, and may be another request's by now."""
+    kind, used = st.flight.kind(job), [b for b in st.pool.blocks.items() if uses(st.flight, job, b)]
+    facts = {"what": JOBS[kind], "begun for": names.row(st.flight.row(job)), "blocks in use": listed(used)}
+    return item(f"job {job}", f"job {job}", facts)
 
 
 def _scheduled(st: BlockCacheState, row: int) -> Json:

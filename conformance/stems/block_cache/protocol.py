@@ -64,7 +64,9 @@ class RequestPass:
 class RequestLoad(NamedTuple):
     """A transfer of KV cache from another server into blocks of a request.
 
-    It writes the tokens from ``first`` up to ``end`` of the request's text. ``tables``: the request's blocks.
+    It writes the tokens from ``first`` up to ``end`` of the request's text. ``tables``: the request's blocks. Nothing
+    orders the transfer behind a step that is in flight when it begins, so no such step may use a block that it writes;
+    the blocks are kept until the scheduler is told that the transfer is done, also where the request is aborted.
     """
 
     first: int
@@ -110,7 +112,8 @@ class Completed:
     """What came of a step.
 
     ``delivered``: the sampled tokens that each request keeps. ``finished``: requests that are done. ``sends``: those of
-    them whose blocks another server reads from now on, with these blocks.
+    them whose blocks another server reads from now on, with these blocks; they are kept until the scheduler is told
+    that they were read.
     """
 
     delivered: Mapping[int, Sequence[int]]

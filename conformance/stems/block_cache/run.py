@@ -92,7 +92,8 @@ class BlockCacheRun:
         pool = block_pool.initial(config["blocks"], rows, places, len(groups), 0, stories)
         pool = but(pool, stories=Domain(0, MOST_STORIES))
         windows = [group["window"] - 1 if group["kind"] == WINDOW else None for group in groups]
-        return law.initial(pool, self.size, windows, [group["kind"] == MAMBA for group in groups])
+        jobs = rows * (1 + config["steps_in_flight"])  # of each row one transfer, and in each step one pass
+        return law.initial(pool, self.size, windows, [group["kind"] == MAMBA for group in groups], jobs)
 
     # Requests.
 
@@ -159,6 +160,7 @@ class BlockCacheRun:
         if step.passes or self.config.get("transfers", False):
             self.flying.append(step)
             self._dropped.append(set())
+            self.follower.jobs.step_begins()
             self.exchange.launched(step, {request: one.tokens for request, one in self.follower.here.items()})
         self._explain(step)
         self._must_go_on(step)
@@ -178,6 +180,7 @@ class BlockCacheRun:
         transfers = self.exchange.completed()
         told = (transfers,) if self.config.get("transfers", False) else ()
         done: Completed = yield EngineCall("complete", partial(self.engine.complete, sampled, *told))
+        self.follower.jobs.step_ends()
         for request, one in step.passes.items():
             if request in self.follower.here and request not in dropped:
                 self.follower.verified(request, len(sampled[request]) - 1 if request in sampled else one.drafts)
@@ -187,8 +190,11 @@ class BlockCacheRun:
         self._must_end(transfers.failed)
         for request, tables in done.sends.items():
             self.exchange.ended(request, tables, self.follower.here[request].tokens[:-1])
+            self.follower.sends(request)
         for request, computed in transfers.received.items():
             self.follower.loaded(request, computed)
+        for request in transfers.sent:
+            self.follower.jobs.sent(request)
         self._explain()
         self.follower.settle()
         if self.config["drafts"] and "draft" not in self.lacks:

@@ -1,0 +1,86 @@
+"""What is in flight in a run of ``block_cache``, as jobs of the law: which pass and which transfer has which number."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from conformance.driver.lockstep import Law
+from spec.block_cache import LOADS, RUNS
+from spec.finite import Set
+from spec.in_flight import NO_JOB, InFlightState
+from spec.lengths import Length
+
+
+class Jobs:
+    """The jobs of a run. A pass ends with its step, a transfer when the scheduler is told that it is done."""
+
+    def __init__(self, law: Law) -> None:
+        self._law = law
+        self._steps: deque[list[int]] = deque()  # of each step in flight, its passes
+        self._loads: dict[int, dict[int, int]] = {}  # by request, the transfer into each of its rows
+        self._sends: dict[int, list[int]] = {}  # by request, the transfers out of its rows
+
+    def _unseen(self, take: Callable[..., Any], name: str, *arguments: int) -> None:
+        """Takes a step that changes nothing that an engine shows: a difference is told after the step before."""
+        last = self._law.last
+        take(name, *arguments)
+        self._law.last = last
+
+    def _new(self) -> int:
+        flight: InFlightState = self._law.state.flight
+        number: int = next(job for job in flight.jobs.items() if flight.kind(job) == NO_JOB)
+        return number
+
+    # Passes.
+
+    def step_begins(self) -> None:
+        """A step is sent to the workers."""
+        self._steps.append([])
+
+    def launched(self, rows: Iterable[int]) -> None:
+        """The step that was sent last has a pass of these rows."""
+        for row in rows:
+            job = self._new()
+            self._unseen(self._law.engine_step, "launch", row, job)
+            self._steps[-1].append(job)
+
+    def step_ends(self) -> None:
+        """The oldest step in flight is done."""
+        for job in self._steps.popleft():
+            self._unseen(self._law.caller_step, "end", job)
+
+    # Transfers.
+
+    def loads(self, request: int, rows: Iterable[int]) -> None:
+        """A transfer into the rows of a request begins."""
+        jobs = self._loads[request] = {}
+        for row in rows:
+            job = self._new()
+            self._law.engine_step("load", row, job)
+            jobs[row] = job
+
+    def loaded(self, request: int, to: Length) -> None:
+        """A transfer into the rows of a request is done; ``to``: so many tokens of the text are there. Rows that were
+        kept, since the request has ended, wait for nothing.
+        """
+        for row, job in self._loads.pop(request, {}).items():
+            if self._law.state.phase(row) == LOADS:
+                self._law.engine_step("loaded", row, job, to, Set())
+            else:
+                self._unseen(self._law.caller_step, "end", job)
+
+    def sends(self, request: int, rows: Iterable[int]) -> None:
+        """Another server reads the blocks of a request from now on."""
+        jobs = self._sends[request] = []
+        for row in rows:
+            if self._law.state.phase(row) == RUNS:
+                job = self._new()
+                self._unseen(self._law.engine_step, "send", row, job)
+                jobs.append(job)
+
+    def sent(self, request: int) -> None:
+        """Another server has read the blocks of a request."""
+        for job in self._sends.pop(request, ()):
+            self._unseen(self._law.caller_step, "end", job)
