@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import random
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 from proofs.mutation import reach
+from proofs.mutation.effects import DRAWN
 from proofs.mutation.operators import OPERATORS, Edit, edits
 from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, TriedEdit
 from proofs.registry import STEMS
@@ -28,6 +30,19 @@ def every_edit() -> tuple[Edit, ...]:
         for module in reach.modules()
         for edit in edits(f"{module}.py", reach.text_of(module), {name for at, name in reached if at == module})
     )
+
+
+def drawn(every: Iterable[Edit], seed: int) -> list[Edit]:
+    """The edits, of those of one place and of an operator in ``effects.DRAWN`` one alone, drawn with the seed.
+
+    Which one is drawn depends on the seed, the file, the function, the number of the place and the operator: an edit
+    elsewhere changes no draw.
+    """
+    found: dict[tuple[Any, ...], list[Edit]] = {}
+    for number, edit in enumerate(every):
+        alone = () if edit.operator in DRAWN else (number,)
+        found.setdefault((edit.file, edit.function, edit.place, edit.operator, *alone), []).append(edit)
+    return [random.Random(f"{seed} {of}").choice(ones) for of, ones in found.items()]
 
 
 def stem_of(edit: Edit) -> str:

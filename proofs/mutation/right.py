@@ -14,7 +14,7 @@ from proofs.answers import Pick
 from proofs.counterexample import lawful
 from proofs.fitting import ANSWERED, FITS, unchanged_choices
 from proofs.hints import Hints
-from proofs.mutation import seen
+from proofs.mutation import asked, seen
 from proofs.obligations import CALLS, START, SymbolicCall
 from proofs.registry import hints_of
 from proofs.symbols import Count, SymSeq, Term, World, arguments, lift
@@ -94,13 +94,29 @@ class Right:
     def refutes(self, function: Callable[..., Any]) -> str:
         """The law that a counterexample in this small world shows broken; empty where none is found."""
         step = self.read(function)
-        kept = self._kept(step)
+        kept = self.kept(step)
         broken = self.model(lift(step.granted), z3.Not(z3.And(*kept.values())))
         if broken is not None:
             return false_in(broken, kept).split(", ")[0]
-        return "" if self.transition == START else self._vacuous(step) or self._unfitting(function, step)
+        if self.transition == START:
+            return ""
+        return self._vacuous(step) or self._unfitting(function, step) or self._asked(function, step)
 
-    def _kept(self, step: Step[Any]) -> Goals:
+    def _asked(self, function: Callable[..., Any], step: Step[Any]) -> str:
+        """What judges the requirements of the step finds (``proofs.mutation.asked``); empty where it finds nothing."""
+        return asked.undrained(self, function) or asked.idle(self, step) or asked.unwitnessed(self, step)
+
+    @cached_property
+    def exact(self) -> frozenset[tuple[str, int]]:
+        """The requirements that refuse no call for nothing, see ``asked``."""
+        return asked.exact(self)
+
+    @cached_property
+    def corners(self) -> Mapping[str, Any]:
+        """The corners that engines reach and that have a granted call in this world, each as a formula."""
+        return asked.witnessed(self)
+
+    def kept(self, step: Step[Any]) -> Goals:
         """What must hold where the step is granted, by name: laws, laws of two states, promises of calls."""
         stem, first = self.hints.stem, self.transition == START
         laws = [law for law in stem.invariants.values() if not law.theorem and (first or not law.inherited)]

@@ -1,0 +1,110 @@
+"""Judges what a transition asks: the drains, the calls that engines make, and whether a requirement is for nothing.
+
+A promise that asks for less lets calls through that break a law, and so a law judges it. A promise that asks for more
+breaks no law by itself; three things notice it:
+
+- *drains*: the calls that bring every lawful state to rest (``spec.logic.Drain``) are granted, and each brings the
+  state nearer to rest;
+- *witnesses*: at each corner of the transition that engines reach (``proofs.corners``) a call is granted;
+- *exact requirements*: a promise or a condition on the implementation's choice is exact where each call that it alone
+  refuses would break a law. Most requirements of the right spec are exact. One that was exact and that refuses a call
+  which would break no law asks for nothing that a law needs.
+
+All of them are looked at in the small worlds, in which a model decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import z3
+
+from proofs import corners, draining
+from proofs.symbols import kinds_of, lift
+from spec.logic import Descent, Step
+
+if TYPE_CHECKING:
+    from proofs.mutation.right import Right
+
+FOR_NOTHING = "asks for nothing: "  # before the sentence of the requirement
+CORNER = "no call of engines: "  # before the corner
+
+
+def undrained(of: Right, function: Callable[..., Step[Any]]) -> str:
+    """The claim of the drain that is false of this transition; empty where there is none, or no drain calls it."""
+    drain, right = of.hints.drain, of.hints.stem.transitions[of.transition]
+    calls = [] if drain is None else [descent for descent in drain.descents if descent.transition is right]
+    return next(filter(None, (_stuck(of, function, descent) for descent in calls)), "")
+
+
+def _stuck(of: Right, function: Callable[..., Step[Any]], descent: Descent) -> str:
+    """Which claim about this call of the drain is false of the transition; empty where none is."""
+    drain, known = of.hints.drain, len(of.world.axioms)
+    assert drain is not None
+    member, there = draining.member_of(of.world, of.pre, descent)
+    step = of.read(function, **dict(zip(of.arguments, descent.arguments(of.pre, member), strict=True)))
+    lowers = draining.lowers(drain, descent, of.pre, member, step)
+    facts = [*of.world.axioms[known:], lift(drain.given(of.pre)), there, lift(descent.when(of.pre, member))]
+    del of.world.axioms[known:]
+    if of.model(*facts, z3.Not(lift(step.granted))) is not None:
+        return draining.GRANTED.format(descent.name)
+    if of.model(*facts, lift(step.granted), z3.Not(lowers)) is not None:
+        return draining.LOWERS.format(descent.name)
+    return ""
+
+
+def requirements(step: Step[Any]) -> dict[tuple[str, int], Any]:
+    """The promises and choices of a step, each by its sentence and by how many of this sentence stand before it."""
+    found: dict[tuple[str, int], Any] = {}
+    for asked in (*step.promises, *step.choice):
+        number = sum(sentence == asked.sentence for sentence, _ in found)
+        found[asked.sentence, number] = lift(asked.holds)
+    return found
+
+
+def refuses_for_nothing(of: Right, step: Step[Any], name: tuple[str, int]) -> bool:
+    """A call that is refused by this requirement alone would break no law. False where the step has no such
+    requirement, or z3 finds no such call.
+    """
+    asked = requirements(step)
+    if name not in asked:
+        return False
+    others = [holds for other, holds in asked.items() if other != name]
+    return of.model(z3.Not(asked[name]), *others, lift(step.fits), *of.kept(step).values()) is not None
+
+
+def exact(of: Right) -> frozenset[tuple[str, int]]:
+    """The requirements of the right transition that refuse no call for nothing."""
+    asked = requirements(of.step).items()
+    sharp = [name for name, holds in asked if not z3.is_true(z3.simplify(holds))]
+    return frozenset(name for name in sharp if not refuses_for_nothing(of, of.step, name))
+
+
+def idle(of: Right, step: Step[Any]) -> str:
+    """The sentence of a requirement that is exact in the right transition and refuses a call for nothing in this one;
+    empty where there is none.
+    """
+    asked = requirements(step)
+    changed = [name for name in sorted(of.exact) if name in asked]
+    return next((FOR_NOTHING + name[0] for name in changed if refuses_for_nothing(of, step, name)), "")
+
+
+def unwitnessed(of: Right, step: Step[Any]) -> str:
+    """A corner that engines reach, at which the right transition has a granted call in this world and this one has
+    none; empty where there is none.
+    """
+    for corner, holds in of.corners.items():
+        if of.ask(lift(step.granted), holds)[0] == "unsat":
+            return CORNER + corner
+    return ""
+
+
+def witnessed(of: Right) -> dict[str, Any]:
+    """The corners that engines reach at which the right transition has a granted call in this world, each as a
+    formula; it says nothing of which calls of parts are made.
+    """
+    reached = corners.kept().get(of.hints.stem.name, {}).get(of.transition, [])
+    transition = of.hints.stem.transitions[of.transition]
+    found = {corner: corners.formula(corner, kinds_of(transition), of.arguments) for corner in reached}
+    return {c: holds for c, holds in found.items() if of.ask(lift(of.step.granted), holds)[0] == "sat"}
