@@ -47,7 +47,8 @@ def _many(count: int) -> str:
 
 
 def formula(corner: str, kinds: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
-    """What a corner says of the arguments of a call, on symbols; nothing of the calls of parts.
+    """What a corner says of the arguments of a call, on symbols; nothing of sets of slots, which symbols do not count,
+    and of the calls of parts.
 
     ``kinds``: the kind of each argument, by name. Raises ``ValueError`` for a text that is no corner.
     """
@@ -66,7 +67,9 @@ def _meant(phrase: str, kinds: Mapping[str, str], arguments: Mapping[str, Any]) 
 
 def _phrases(name: str, kind: str, value: Any) -> list[tuple[str, Any]]:
     """All that a corner may say of a symbol."""
-    if kind in ("Seq", "Set", "Slots"):
+    if kind == "Slots":
+        return [(f"{name} {_many(count)}", True) for count in range(3)]
+    if kind in ("Seq", "Set"):
         many = value.length if kind == "Seq" else value.size
         return [(f"{name} {_many(0)}", many == 0), (f"{name} {_many(1)}", many == 1), (f"{name} {_many(2)}", many > 1)]
     if kind == "Truth":

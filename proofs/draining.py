@@ -49,6 +49,7 @@ def claims(drain: Drain, new: Callable[[], tuple[World, Any]]) -> Iterator[tuple
 
 
 def member_of(world: World, st: Any, descent: Descent) -> tuple[Any, Any]:
+    """The member of which a call of the drain speaks, and that it is one."""
     if descent.pick is not None:
         return descent.pick(st), z3.BoolVal(True)
     assert descent.members is not None, "a descent has members, or picks one"

@@ -74,20 +74,14 @@ def refuses_for_nothing(of: Right, step: Step[Any], name: tuple[str, int]) -> bo
     return of.model(z3.Not(asked[name]), *others, lift(step.fits), *of.kept(step).values()) is not None
 
 
-def exact(of: Right) -> frozenset[tuple[str, int]]:
-    """The requirements of the right transition that refuse no call for nothing."""
-    asked = requirements(of.step).items()
-    sharp = [name for name, holds in asked if not z3.is_true(z3.simplify(holds))]
-    return frozenset(name for name in sharp if not refuses_for_nothing(of, of.step, name))
-
-
 def idle(of: Right, step: Step[Any]) -> str:
-    """The sentence of a requirement that is exact in the right transition and refuses a call for nothing in this one;
-    empty where there is none.
+    """The sentence of a requirement that is exact in the right transition, differs in this one and refuses a call for
+    nothing in this one; empty where there is none.
     """
-    asked = requirements(step)
-    changed = [name for name in sorted(of.exact) if name in asked]
-    return next((FOR_NOTHING + name[0] for name in changed if refuses_for_nothing(of, step, name)), "")
+    was = requirements(of.step)
+    changed = [name for name, holds in requirements(step).items() if name in was and not was[name].eq(holds)]
+    found = (name[0] for name in changed if refuses_for_nothing(of, step, name) and of.is_exact(name))
+    return next((FOR_NOTHING + sentence for sentence in found), "")
 
 
 def unwitnessed(of: Right, step: Step[Any]) -> str:

@@ -23,10 +23,10 @@ SENTENCES = {
     "of lengths is an upper or a lower bound",
     IGNORED: "an argument is ignored: everywhere in the function 0, no tokens, a truth, or another argument of its kind "
     "stands for it",
-    NARROWER: "a promise, or a condition on the implementation's choice, also asks that an argument is not 1, or has not "
-    "one page or one member, or is false",
-    WIDER: "a promise, or a condition on the implementation's choice, is not asked where an argument is 1, or has one "
-    "page or one member, or is true",
+    NARROWER: "a promise, or a condition on the implementation's choice, also asks that an argument is not the first "
+    "number, or has not one page or one member, or is false",
+    WIDER: "a promise, or a condition on the implementation's choice, is not asked where an argument is the first "
+    "number, or has one page or one member, or is true",
 }
 
 Callee = Callable[[ast.expr], ast.FunctionDef | None]  # the function that an expression stands for, where it is known
@@ -34,8 +34,10 @@ Callee = Callable[[ast.expr], ast.FunctionDef | None]  # the function that an ex
 PLAIN = ("Number", "Truth")  # what a function returns that changes no state
 QUANTITIES = ("length", "size", "rest", "pages", "available", "whole", "need", "count")
 LENGTHS = {"at_most": ("shorter",), "shorter": ("at_most",), "same": ("at_most",)}
-# By the type of an argument, the field that is compared with 1; of a number, the number itself.
-ONE = {"Number": "", "Length": "pages", "Seq": "length", "Set": "size", "Slots": "size"}
+# By the type of an argument, the field that is compared with 1; of a number, the number itself. Rows and requests are
+# numbered from 0.
+FROM_ZERO = ("row", "request", "other", "owner")
+ONE = {"Number": "", "Length": "pages", "Seq": "length", "Set": "size"}
 MOVED: dict[type[ast.cmpop], ast.operator] = {
     **{ast.Lt: ast.Sub(), ast.LtE: ast.Add(), ast.Gt: ast.Add(), ast.GtE: ast.Sub()},
 }
@@ -79,12 +81,13 @@ def _of_step(node: ast.Call, called: ast.FunctionDef) -> Iterator[Choice]:
 
 def _of_promise(node: ast.Call, of: dict[str, str]) -> Iterator[Choice]:
     holds = node.args[0]
-    used = [n.id for n in ast.walk(holds) if isinstance(n, ast.Name)]
-    for name in dict.fromkeys(used):
-        if (kind := of.get(name, "")) in (*ONE, "Truth"):
+    used = {n.id for n in ast.walk(holds) if isinstance(n, ast.Name)}
+    for name, kind in of.items():
+        if name in used and kind in (*ONE, "Truth"):
             for operator, condition, joined in _asked(name, kind):
                 other = ast.BinOp(holds, joined, condition)
-                said = shown(holds), f"{shown(holds)} {'&' if operator == NARROWER else '|'} ({shown(condition)})"
+                sign = "&" if operator == NARROWER else "|"
+                said = shown(holds), f"({shown(holds)}) {sign} ({shown(condition)})"
                 made = ast.Call(node.func, [other, *node.args[1:]], node.keywords)
                 yield Choice(operator, lambda made=made: made, said=said)  # type: ignore[misc]
 
@@ -96,8 +99,9 @@ def _asked(name: str, kind: str) -> Iterator[tuple[str, ast.expr, ast.operator]]
         yield WIDER, _expression(name), ast.BitOr()
         return
     compared = ".".join(filter(None, (name, ONE[kind])))
-    yield NARROWER, _expression(f"{compared} != 1"), ast.BitAnd()
-    yield WIDER, _expression(f"{compared} == 1"), ast.BitOr()
+    one = 0 if kind == "Number" and name in FROM_ZERO else 1
+    yield NARROWER, _expression(f"{compared} != {one}"), ast.BitAnd()
+    yield WIDER, _expression(f"{compared} == {one}"), ast.BitOr()
 
 
 def _expression(text: str) -> ast.expr:

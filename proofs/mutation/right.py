@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
@@ -57,6 +57,7 @@ class Right:
     step: Step[Any]
     said: Said
     counts: tuple[Any, ...]
+    exact: dict[tuple[str, int], bool] = field(default_factory=dict)  # what is known of ``is_exact``
 
     def read(self, function: Callable[..., Any], **other: Any) -> Step[Any]:
         """The step of another transition on the state and the arguments of this one, some of them replaced."""
@@ -106,10 +107,11 @@ class Right:
         """What judges the requirements of the step finds (``proofs.mutation.asked``); empty where it finds nothing."""
         return asked.undrained(self, function) or asked.idle(self, step) or asked.unwitnessed(self, step)
 
-    @cached_property
-    def exact(self) -> frozenset[tuple[str, int]]:
-        """The requirements that refuse no call for nothing, see ``asked``."""
-        return asked.exact(self)
+    def is_exact(self, name: tuple[str, int]) -> bool:
+        """The right transition refuses no call for nothing by this requirement, see ``asked``."""
+        if name not in self.exact:
+            self.exact[name] = not asked.refuses_for_nothing(self, self.step, name)
+        return self.exact[name]
 
     @cached_property
     def corners(self) -> Mapping[str, Any]:
