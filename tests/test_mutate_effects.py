@@ -1,0 +1,197 @@
+"""The edits that drop an effect or change what is asked, and the judges of what is asked."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import z3
+
+from proofs import corners
+from proofs.mutation import asked, record
+from proofs.mutation.effects import BOUND, DRAWN, IGNORED, NARROWER, STEP, WIDER
+from proofs.mutation.operators import Edit, edited, edits
+from proofs.mutation.right import SMALL, right
+from proofs.registry import STEMS, hints_of
+from proofs.symbols import kinds_of
+from spec import cache
+from spec.cache_state import CacheState
+from spec.lengths import Length
+from spec.logic import Number, Step, but, no, requires
+from spec.session_trim_state import RUNNING
+
+# A file as those of the spec, in which every operator has something to do.
+BOXES = '''
+def moved(st: State, box: Number) -> State:
+    return but(st, at=box)
+
+def move(st: State, box: Number, other: Number, to: Length, free: Truth) -> Step[State]:
+    """A box moves."""
+    return Step(
+        promises=(requires((box < other) & at_most(st.length, to) & free, "they are in order"),),
+        then=moved(st, box),
+    )
+
+def move_twice(st: State, box: Number) -> Step[State]:
+    return move(st, box, 2, st.length, st.count == 1)
+'''
+
+
+def made(operator: str, function: str) -> list[tuple[str, str]]:
+    """The text before and after each edit of the operator in a function of the boxes."""
+    return [(edit.was, edit.now) for edit in edits("boxes.py", BOXES, {function}) if edit.operator == operator]
+
+
+PROMISE = "(box < other) & at_most(st.length, to) & free"
+
+
+@pytest.mark.parametrize(
+    ("operator", "function", "wanted"),
+    [
+        (STEP, "moved", []),
+        (STEP, "move", [("moved(st, box)", "st")]),
+        (
+            STEP,
+            "move_twice",
+            [("move(st, box, 2, st.length, st.count == 1)", "but(move(st, box, 2, st.length, st.count == 1), then=st)")],
+        ),
+        (BOUND, "move", [("box < other", "box < other - 1"), ("at_most(st.length, to)", "shorter(st.length, to)")]),
+        (BOUND, "move_twice", [("st.count == 1", "st.count <= 1"), ("st.count == 1", "st.count >= 1")]),
+        (
+            IGNORED,
+            "move",
+            [
+                *(("box", "0"), ("box", "other"), ("other", "0"), ("other", "box")),
+                *(("to", "to._replace(pages=0, rest=0)"), ("free", "True"), ("free", "False")),
+            ],
+        ),
+        (
+            NARROWER,
+            "move",
+            [
+                (PROMISE, f"({PROMISE}) & ({more})")
+                for more in ("box != 1", "other != 0", "to.pages != 1", "no(free)")
+            ],
+        ),
+        (
+            WIDER,
+            "move",
+            [(PROMISE, f"({PROMISE}) | ({less})") for less in ("box == 1", "other == 0", "to.pages == 1", "free")],
+        ),
+    ],
+)
+def test_an_operator_edits_these_places(operator: str, function: str, wanted: list[tuple[str, str]]) -> None:
+    assert made(operator, function) == wanted
+
+
+def of(function: str, operator: str, was: str, now: str) -> Edit:
+    """The edit of the boxes with these texts."""
+    found = edits("boxes.py", BOXES, {function})
+    return next(edit for edit in found if (edit.operator, edit.was, edit.now) == (operator, was, now))
+
+
+def test_an_ignored_argument_is_another_one_from_the_beginning() -> None:
+    text = ast.unparse(edited(BOXES, of("move", IGNORED, "box", "other")))
+    assert '"""A box moves."""\n    box = other\n    return Step' in text
+    assert ast.unparse(ast.parse(text.replace("    box = other\n", ""))) == ast.unparse(ast.parse(BOXES))
+
+
+def test_a_narrower_promise_keeps_its_sentence() -> None:
+    text = ast.unparse(edited(BOXES, of("move", NARROWER, PROMISE, f"({PROMISE}) & (box != 1)")))
+    assert f"requires({PROMISE} & (box != 1), 'they are in order')" in text
+
+
+def test_one_edit_is_drawn_of_each_argument_and_promise_and_one_seed_draws_the_same() -> None:
+    every = record.every_edit()
+    drawn = record.drawn(every, 7)
+    assert drawn == record.drawn(every, 7) != record.drawn(every, 8)
+    assert [edit for edit in every if edit.operator not in DRAWN] == [e for e in drawn if e.operator not in DRAWN]
+    for operator in DRAWN:
+        places = [(edit.file, edit.function, edit.place) for edit in drawn if edit.operator == operator]
+        assert len(places) == len({*places})
+        assert {*places} == {(e.file, e.function, e.place) for e in every if e.operator == operator}
+
+
+def test_an_edit_elsewhere_changes_no_draw() -> None:
+    every = record.every_edit()
+    file = every[0].file
+    kept = [edit for edit in record.drawn(every, 7) if edit.file != file]
+    assert kept == record.drawn([edit for edit in every if edit.file != file], 7)
+
+
+# What judges the requirements of a transition.
+
+
+def ending(st: CacheState, row: Number, asks: object) -> Step[CacheState]:
+    """The end of a request that also asks this of the call."""
+    step = cache.finish(st, row)
+    first, *others = step.promises
+    return but(step, promises=(first._replace(holds=first.holds & asks), *others))
+
+
+def test_a_drain_notices_that_its_call_is_not_granted() -> None:
+    finish = right("cache", "finish", SMALL)
+    assert asked.undrained(finish, cache.finish) == ""
+    assert asked.undrained(finish, lambda st, row: ending(st, row, row != 0)) == "drain_finish_is_granted"
+
+
+def test_a_drain_notices_that_its_call_brings_the_state_no_nearer_to_rest() -> None:
+    finish = right("cache", "finish", SMALL)
+    assert asked.undrained(finish, lambda st, row: but(cache.finish(st, row), then=st)) == "drain_finish_lowers"
+
+
+def test_no_drain_calls_a_commit() -> None:
+    commit = right("cache", "commit", SMALL)
+    assert asked.undrained(commit, lambda st, row, to: but(cache.commit(st, row, to), then=st)) == ""
+
+
+def committing(asks: object) -> tuple[object, Step[CacheState]]:
+    """The right commit in a small world, and one that asks more of its caller in its last promise."""
+    commit = right("cache", "commit", SMALL)
+    *others, last = commit.step.promises
+    wrong = asks(commit.pre, *commit.arguments.values())  # type: ignore[operator]
+    return commit, but(commit.step, promises=(*others, last._replace(holds=last.holds & wrong)))
+
+
+def test_an_exact_promise_that_asks_more_asks_for_nothing() -> None:
+    commit, step = committing(lambda _, __, to: to.pages != 1)
+    assert asked.idle(commit, step) == asked.FOR_NOTHING + step.promises[-1].sentence  # type: ignore[arg-type]
+    assert asked.idle(commit, commit.step) == ""  # type: ignore[arg-type,attr-defined]
+
+
+def test_a_promise_that_asks_what_the_others_ask_is_not_said_to_ask_for_nothing() -> None:
+    """Harmless: in every lawful state the row of a running request is in this phase already."""
+    commit, step = committing(lambda st, row, _: st.rows.phase(row) == RUNNING)
+    assert asked.idle(commit, step) == ""  # type: ignore[arg-type]
+
+
+def test_a_promise_that_excludes_every_call_of_an_engine_has_no_witness() -> None:
+    extend = right("cache", "extend", SMALL)
+    assert asked.unwitnessed(extend, extend.step) == ""
+    whole = requires(no(extend.arguments["full_pages"].length > 1), "one page at most")
+    found = asked.unwitnessed(extend, but(extend.step, promises=(*extend.step.promises, whole)))
+    assert found.startswith(asked.CORNER)
+    assert "full_pages of several" in found
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_corner_can_be_read_as_a_formula(stem: str) -> None:
+    """And two corners of one transition that say different things of the arguments have different formulas."""
+    for name, reached in corners.kept().get(stem, {}).items():
+        of, transition = right(stem, name, SMALL), hints_of(stem).stem.transitions[name]
+        told = {
+            tuple(p for p in corner.split("; ") if "slots" not in p and not p.startswith("calls ")): corners.formula(
+                corner, kinds_of(transition), of.arguments
+            )
+            for corner in reached
+        }
+        assert len({formula.sexpr() for formula in told.values()}) == len(told), name
+
+
+def test_what_is_no_corner_is_an_error() -> None:
+    extend = right("allocator", "alloc_extend", SMALL)
+    kinds = kinds_of(hints_of("allocator").stem.transitions["alloc_extend"])
+    with pytest.raises(ValueError, match="'chosen of many' is no corner: expected what is said of one of row, to, chosen"):
+        corners.formula("chosen of many", kinds, extend.arguments)
+    end = corners.formula("to at the end of a page", kinds, {**extend.arguments, "to": Length(1, 0)})
+    assert z3.is_true(z3.simplify(end))
