@@ -42,6 +42,7 @@ def made(operator: str, function: str) -> list[tuple[str, str]]:
     return [(edit.was, edit.now) for edit in edits("boxes.py", BOXES, {function}) if edit.operator == operator]
 
 
+TWICE = "move(st, box, 2, st.length, st.count == 1)"
 PROMISE = "(box < other) & at_most(st.length, to) & free"
 
 
@@ -53,9 +54,9 @@ PROMISE = "(box < other) & at_most(st.length, to) & free"
         (
             STEP,
             "move_twice",
-            [("move(st, box, 2, st.length, st.count == 1)", "but(move(st, box, 2, st.length, st.count == 1), then=st)")],
+            [(TWICE, f"but({TWICE}, then=st)")],
         ),
-        (BOUND, "move", [("box < other", "box < other - 1"), ("at_most(st.length, to)", "shorter(st.length, to)")]),
+        (BOUND, "move", [("box < other", "box < other - 1"), ("at_most(st.length, to)", "no(at_most(to, st.length))")]),
         (BOUND, "move_twice", [("st.count == 1", "st.count <= 1"), ("st.count == 1", "st.count >= 1")]),
         (
             IGNORED,
@@ -70,13 +71,16 @@ PROMISE = "(box < other) & at_most(st.length, to) & free"
             "move",
             [
                 (PROMISE, f"({PROMISE}) & ({more})")
-                for more in ("box != 1", "other != 0", "to.pages != 1", "no(free)")
+                for more in ("box != 1", "other != 0", "other != 1", "to.pages != 1", "no(free)")
             ],
         ),
         (
             WIDER,
             "move",
-            [(PROMISE, f"({PROMISE}) | ({less})") for less in ("box == 1", "other == 0", "to.pages == 1", "free")],
+            [
+                (PROMISE, f"({PROMISE}) | ({less})")
+                for less in ("box == 1", "other == 0", "other == 1", "to.pages == 1", "free")
+            ],
         ),
     ],
 )
@@ -191,7 +195,9 @@ def test_every_corner_can_be_read_as_a_formula(stem: str) -> None:
 def test_what_is_no_corner_is_an_error() -> None:
     extend = right("allocator", "alloc_extend", SMALL)
     kinds = kinds_of(hints_of("allocator").stem.transitions["alloc_extend"])
-    with pytest.raises(ValueError, match="'chosen of many' is no corner: expected what is said of one of row, to, chosen"):
+    with pytest.raises(
+        ValueError, match="'chosen of many' is no corner: expected what is said of one of row, to, chosen"
+    ):
         corners.formula("chosen of many", kinds, extend.arguments)
     end = corners.formula("to at the end of a page", kinds, {**extend.arguments, "to": Length(1, 0)})
     assert z3.is_true(z3.simplify(end))

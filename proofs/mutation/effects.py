@@ -17,12 +17,12 @@ NARROWER, WIDER = "narrow promise", "waive promise"
 DRAWN = (IGNORED, NARROWER, WIDER)  # of the edits of one place, one is drawn
 
 SENTENCES = {
-    STEP: "a function that changes a state is never called, and the state is passed on as it was; of a whole step, what "
-    "it asks stays",
-    BOUND: "a bound is one more or one less; `at_most` is `shorter` or the other way round; an equality of quantities or "
-    "of lengths is an upper or a lower bound",
-    IGNORED: "an argument is ignored: everywhere in the function 0, no tokens, a truth, or another argument of its kind "
-    "stands for it",
+    STEP: "a function that changes a state is never called, and the state is passed on as it was; of a whole step, "
+    "what it asks stays",
+    BOUND: "a bound is one more or one less; where two lengths are compared, equal ones are judged the other way; an "
+    "equality of quantities or of lengths is an upper or a lower bound",
+    IGNORED: "an argument is ignored: everywhere in the function 0, no tokens, a truth, or another argument of its "
+    "kind stands for it",
     NARROWER: "a promise, or a condition on the implementation's choice, also asks that an argument is not the first "
     "number, or has not one page or one member, or is false",
     WIDER: "a promise, or a condition on the implementation's choice, is not asked where an argument is the first "
@@ -33,9 +33,8 @@ Callee = Callable[[ast.expr], ast.FunctionDef | None]  # the function that an ex
 
 PLAIN = ("Number", "Truth")  # what a function returns that changes no state
 QUANTITIES = ("length", "size", "rest", "pages", "available", "whole", "need", "count")
-LENGTHS = {"at_most": ("shorter",), "shorter": ("at_most",), "same": ("at_most",)}
-# By the type of an argument, the field that is compared with 1; of a number, the number itself. Rows and requests are
-# numbered from 0.
+# By the type of an argument, the field that is compared with 1; of a number, the number itself. In some stems rows and
+# requests are numbered from 0.
 FROM_ZERO = ("row", "request", "other", "owner")
 ONE = {"Number": "", "Length": "pages", "Seq": "length", "Set": "size"}
 MOVED: dict[type[ast.cmpop], ast.operator] = {
@@ -59,9 +58,12 @@ def of_call(node: ast.Call, callee: Callee, of: dict[str, str]) -> Iterator[Choi
     ``of``: the types of the arguments of the function in which the call stands.
     """
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    for other in LENGTHS.get(name, ()):
-        yield Choice(BOUND, lambda other=other: ast.Call(ast.Name(other, ast.Load()), node.args, []))  # type: ignore[misc]
-    if name == "requires":
+    if name in ("at_most", "shorter"):
+        other = ast.Call(node.func, node.args[::-1], [])
+        yield Choice(BOUND, lambda: ast.Call(ast.Name("no", ast.Load()), [other], []))
+    elif name == "same":
+        yield Choice(BOUND, lambda: ast.Call(ast.Name("at_most", ast.Load()), node.args, []))
+    elif name == "requires":
         yield from _of_promise(node, of)
     elif node.args and (called := callee(node.func)) is not None:
         yield from _of_step(node, called)
@@ -99,9 +101,9 @@ def _asked(name: str, kind: str) -> Iterator[tuple[str, ast.expr, ast.operator]]
         yield WIDER, _expression(name), ast.BitOr()
         return
     compared = ".".join(filter(None, (name, ONE[kind])))
-    one = 0 if kind == "Number" and name in FROM_ZERO else 1
-    yield NARROWER, _expression(f"{compared} != {one}"), ast.BitAnd()
-    yield WIDER, _expression(f"{compared} == {one}"), ast.BitOr()
+    for first in (0, 1) if kind == "Number" and name in FROM_ZERO else (1,):
+        yield NARROWER, _expression(f"{compared} != {first}"), ast.BitAnd()
+        yield WIDER, _expression(f"{compared} == {first}"), ast.BitOr()
 
 
 def _expression(text: str) -> ast.expr:

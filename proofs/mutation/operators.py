@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from proofs.mutation import effects, reach
-from proofs.mutation.choices import Choice, built, shown, without_keyword
+from proofs.mutation.choices import Choice, built, without_keyword
 
 CONJUNCT, FIELD, REQUIREMENT, CALL = "drop conjunct", "drop field", "drop requirement", "drop call"
 OFF_BY_ONE, BRANCH, MAP = "off by one", "one branch", "drop update"
