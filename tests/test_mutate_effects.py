@@ -32,6 +32,9 @@ def move(st: State, box: Number, other: Number, to: Length, free: Truth) -> Step
         then=moved(st, box),
     )
 
+def empty(st: State) -> Truth:
+    return (st.count == 0) & (st.size > 0)
+
 def move_twice(st: State, box: Number) -> Step[State]:
     return move(st, box, 2, st.length, st.count == 1)
 '''
@@ -58,6 +61,7 @@ PROMISE = "(box < other) & at_most(st.length, to) & free"
         ),
         (BOUND, "move", [("box < other", "box < other - 1"), ("at_most(st.length, to)", "no(at_most(to, st.length))")]),
         (BOUND, "move_twice", [("st.count == 1", "st.count <= 1"), ("st.count == 1", "st.count >= 1")]),
+        (BOUND, "empty", [("st.count == 0", "st.count >= 0"), ("st.size > 0", "st.size > 1")]),
         (
             IGNORED,
             "move",

@@ -37,9 +37,7 @@ QUANTITIES = ("length", "size", "rest", "pages", "available", "whole", "need", "
 # requests are numbered from 0.
 FROM_ZERO = ("row", "request", "other", "owner")
 ONE = {"Number": "", "Length": "pages", "Seq": "length", "Set": "size"}
-MOVED: dict[type[ast.cmpop], ast.operator] = {
-    **{ast.Lt: ast.Sub(), ast.LtE: ast.Add(), ast.Gt: ast.Add(), ast.GtE: ast.Sub()},
-}
+MOVED: dict[type[ast.cmpop], int] = {ast.Lt: -1, ast.LtE: 1, ast.Gt: 1, ast.GtE: -1}  # what is added to a bound
 
 
 def types(function: ast.FunctionDef) -> dict[str, str]:
@@ -114,11 +112,18 @@ def of_comparison(node: ast.Compare) -> Iterator[Choice]:
     """The edits of a comparison: its bound is one more or one less than by the other operators."""
     kind, right = type(node.ops[0]), node.comparators[0]
     if kind in MOVED:
-        moved = ast.BinOp(right, MOVED[kind], ast.Constant(1))
-        yield Choice(BOUND, lambda: ast.Compare(node.left, node.ops, [moved]))
+        yield Choice(BOUND, lambda: ast.Compare(node.left, node.ops, [_moved(right, MOVED[kind])]))
     elif kind is ast.Eq and (_is_quantity(node.left) or _is_quantity(right)):
-        for other in (ast.LtE(), ast.GtE()):
+        natural = isinstance(right, ast.Constant) and right.value == 0  # no quantity is below 0
+        for other in (ast.GtE(),) if natural else (ast.LtE(), ast.GtE()):
             yield Choice(BOUND, lambda other=other: ast.Compare(node.left, [other], [right]))  # type: ignore[misc]
+
+
+def _moved(bound: ast.expr, by: int) -> ast.expr:
+    """The bound plus 1 or minus 1."""
+    if isinstance(bound, ast.Constant) and isinstance(bound.value, int):
+        return ast.Constant(bound.value + by)
+    return ast.BinOp(bound, ast.Add() if by > 0 else ast.Sub(), ast.Constant(1))
 
 
 def _is_quantity(node: ast.expr) -> bool:

@@ -14,7 +14,9 @@ from typing import Any
 from conformance.driver.cache_folder import checkout
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
+from conformance.planted.mutants.record import NAMED, reasons
 from proofs.mutation import record, trial
+from proofs.mutation.effects import DRAWN
 from proofs.mutation.operators import OPERATORS
 from proofs.mutation.record import LEAST, SEED
 from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, TriedEdit
@@ -24,7 +26,7 @@ from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.output import write_text
 from slotproof.console.screen import choose, progress, say, show, table, write_json
 
-KEPT = "mutation.json"  # in docs/
+KEPT, REVIEWED = "mutation.json", "mutation_survivors.toml"  # in docs/
 
 
 @dataclass(frozen=True)
@@ -125,18 +127,21 @@ def _sums(rows: Any) -> tuple[Any, ...]:
 
 
 def page() -> Json:
-    """What docs/mutation.md shows: the kept result with the present lines of the edits, and what is out of date."""
+    """What docs/mutation.md shows: the kept result with the present lines of the edits, and why some are not refuted."""
     place = _kept_at()
     if not place.exists():
         raise UsageError(f"docs/{KEPT} is missing: run make mutate first")
     kept: Json = plain_json.loads(place.read_text("utf-8"))
-    lines = {edit.key: edit.line for edit in record.every_edit()}
-    for name in (SURVIVES, STRICTER):
-        for row in kept[name]:
-            row["line"] = lines.get(row["key"], "?")
+    lines, known = {edit.key: edit.line for edit in record.every_edit()}, reasons(_kept_at().with_name(REVIEWED))
+    for row in (row for name in (SURVIVES, STRICTER) for row in kept[name]):
+        row["line"] = lines.get(row["key"], "?")
+        row["reason"] = known.get(tuple(row[name] for name in NAMED), {"reason": ""})["reason"]
     total = [row for rows in kept["counts"].values() for row in rows.values()]
     sums: Callable[[Any], tuple[Any, ...]] = _sums
-    return {"kept": kept, "operators": OPERATORS, "fates": record.FATES, "sums": sums, "total": total}
+    return {
+        **{"kept": kept, "operators": OPERATORS, "fates": record.FATES, "sums": sums, "total": total},
+        "drawn": DRAWN,
+    }
 
 
 def out_of_date() -> str:
