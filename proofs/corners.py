@@ -14,10 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import z3
-
-from proofs.symbols import kinds_of, lift
-from spec.logic import Step, no
+from proofs.symbols import kinds_of
+from spec.logic import Step
 
 KEPT = Path(__file__).with_name("corners.json")
 
@@ -44,39 +42,6 @@ def _said(name: str, kind: str, value: Any) -> str:
 
 def _many(count: int) -> str:
     return ("empty", "of one")[count] if count < 2 else "of several"
-
-
-def formula(corner: str, kinds: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
-    """What a corner says of the arguments of a call, on symbols; nothing of sets of slots, which symbols do not count,
-    and of the calls of parts.
-
-    ``kinds``: the kind of each argument, by name. Raises ``ValueError`` for a text that is no corner.
-    """
-    phrases = [phrase for phrase in corner.split("; ") if phrase and not phrase.startswith("calls ")]
-    return z3.And(*(_meant(phrase, kinds, arguments) for phrase in phrases))
-
-
-def _meant(phrase: str, kinds: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
-    """The formula of one phrase, which ``_said`` says of one argument."""
-    for name, kind in kinds.items():
-        for said, holds in _phrases(name, kind, arguments[name]):
-            if said == phrase:
-                return lift(holds)
-    raise ValueError(f"{phrase!r} is no corner: expected what is said of one of {', '.join(kinds)}")
-
-
-def _phrases(name: str, kind: str, value: Any) -> list[tuple[str, Any]]:
-    """All that a corner may say of a symbol."""
-    if kind == "Slots":
-        return [(f"{name} {_many(count)}", True) for count in range(3)]
-    if kind in ("Seq", "Set"):
-        many = value.length if kind == "Seq" else value.size
-        return [(f"{name} {_many(0)}", many == 0), (f"{name} {_many(1)}", many == 1), (f"{name} {_many(2)}", many > 1)]
-    if kind == "Truth":
-        return [(name, value), (f"not {name}", no(value))]
-    if kind == "Length":
-        return [(f"{name} within a page", value.rest != 0), (f"{name} at the end of a page", value.rest == 0)]
-    return []
 
 
 @cache

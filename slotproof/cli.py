@@ -249,7 +249,7 @@ def mutate(
         raise typer.Exit(mutating_impl.run(mutating_impl.ImplMutationOptions(*chosen)))
     if budget is not None:
         raise UsageError("--budget is for mutate impl and engine: the edits of the law that are drawn are all tried")
-    must_have("mutate spec", "prove")
+    must_have("mutate spec", "prove", *registry.extras_of([registry.own()]))
     from slotproof.planted import mutating
 
     if list_operators:

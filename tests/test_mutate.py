@@ -15,6 +15,7 @@ import z3
 from driven import sampled
 
 from proofs.mutation import record, seen
+from proofs.mutation.asked import FOR_NOTHING
 from proofs.mutation.operators import OPERATORS, Edit, edited, edits
 from proofs.mutation.reach import is_direct, made_of, reached, text_of
 from proofs.mutation.right import SMALL, right, said, same
@@ -117,11 +118,17 @@ def test_an_edit_that_no_law_refutes_survives() -> None:
     assert (found.fate, found.stem, found.transition, found.by) == (SURVIVES, "cache", START, "inserts")
 
 
-def test_an_edit_that_asks_more_is_stricter() -> None:
+def test_an_edit_that_asks_more_is_refuted_where_no_call_is_refused_for_nothing() -> None:
     assert tried(One("off by one", "begin_group", "need >= 0", "need > 0").find()).fate in (REFUTED, STRICTER)
-    assert (
-        tried(One("off by one", "slide", "st.protected(row) <= to", "st.protected(row) < to").find()).fate == STRICTER
-    )
+    found = tried(One("off by one", "slide", "st.protected(row) <= to", "st.protected(row) < to").find())
+    assert (found.fate, found.transition) == (REFUTED, "slide")
+    assert found.by.startswith(FOR_NOTHING)
+
+
+def test_an_edit_that_asks_more_where_calls_are_refused_for_nothing_already_is_stricter() -> None:
+    """A request that leaves may give pages to the tree, and so may one that runs."""
+    found = tried(One("other constant", "passing", "RUNNING", "LEAVING").find())
+    assert (found.fate, found.by) == (STRICTER, "promises")
 
 
 def test_what_python_cannot_read_is_no_edit() -> None:
@@ -197,6 +204,7 @@ def move(st: State, box: Number) -> Step[State]:
     assert sorted((edit.operator, edit.was) for edit in made) == [
         ("drop field", "at=st.at.where(st.has, box, lambda: [1])"),
         ("drop requirement", "requires(st.free, 'box 1 is free')"),
+        ("ignore argument", "box"),
     ]
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 import pytest
-import z3
 
-from proofs import corners
 from proofs.mutation import asked, record
 from proofs.mutation.effects import BOUND, DRAWN, IGNORED, NARROWER, STEP, WIDER
 from proofs.mutation.operators import Edit, edited, edits
 from proofs.mutation.right import SMALL, right
 from proofs.registry import STEMS, hints_of
-from proofs.symbols import kinds_of
+from slotproof.pages.corners import granted_calls
 from spec import cache
 from spec.cache_state import CacheState
 from spec.lengths import Length
-from spec.logic import Number, Step, but, no, requires
+from spec.logic import Number, Seq, Step, but, requires
 from spec.session_trim_state import RUNNING
 
 # A file as those of the spec, in which every operator has something to do.
@@ -173,35 +172,33 @@ def test_a_promise_that_asks_what_the_others_ask_is_not_said_to_ask_for_nothing(
     assert asked.idle(commit, step) == ""  # type: ignore[arg-type]
 
 
-def test_a_promise_that_excludes_every_call_of_an_engine_has_no_witness() -> None:
-    extend = right("cache", "extend", SMALL)
-    assert asked.unwitnessed(extend, extend.step) == ""
-    whole = requires(no(extend.arguments["full_pages"].length > 1), "one page at most")
-    found = asked.unwitnessed(extend, but(extend.step, promises=(*extend.step.promises, whole)))
-    assert found.startswith(asked.CORNER)
-    assert "full_pages of several" in found
+@pytest.fixture
+def known_calls() -> Iterator[None]:
+    """The calls of the kept traces, while a test runs."""
+    asked.learn(granted_calls())
+    yield
+    asked.learn({})
 
 
-@pytest.mark.parametrize("stem", STEMS)
-def test_every_corner_can_be_read_as_a_formula(stem: str) -> None:
-    """And two corners of one transition that say different things of the arguments have different formulas."""
-    for name, reached in corners.kept().get(stem, {}).items():
-        of, transition = right(stem, name, SMALL), hints_of(stem).stem.transitions[name]
-        told = {
-            tuple(p for p in corner.split("; ") if "slots" not in p and not p.startswith("calls ")): corners.formula(
-                corner, kinds_of(transition), of.arguments
-            )
-            for corner in reached
-        }
-        assert len({formula.sexpr() for formula in told.values()}) == len(told), name
+@pytest.mark.usefixtures("known_calls")
+def test_a_promise_that_excludes_a_call_of_a_kept_trace_is_noticed() -> None:
+    def one_page_at_most(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
+        step = cache.extend(st, row, to, full_pages, swa_pages)
+        return but(step, promises=(*step.promises, requires(full_pages.length <= 1, "one page at most")))
+
+    assert asked.refused("cache", "extend", cache.extend) == ""
+    assert asked.refused("cache", "extend", one_page_at_most).startswith(f"{asked.OF_TRACE}extend(")
 
 
-def test_what_is_no_corner_is_an_error() -> None:
-    extend = right("allocator", "alloc_extend", SMALL)
-    kinds = kinds_of(hints_of("allocator").stem.transitions["alloc_extend"])
-    with pytest.raises(
-        ValueError, match="'chosen of many' is no corner: expected what is said of one of row, to, chosen"
-    ):
-        corners.formula("chosen of many", kinds, extend.arguments)
-    end = corners.formula("to at the end of a page", kinds, {**extend.arguments, "to": Length(1, 0)})
-    assert z3.is_true(z3.simplify(end))
+@pytest.mark.usefixtures("known_calls")
+def test_each_known_call_is_granted_by_the_right_transition() -> None:
+    tried = [name for stem in STEMS for name in hints_of(stem).stem.transitions if (stem, name) in granted_calls()]
+    assert len(tried) > 90
+    for stem in STEMS:
+        for name, transition in hints_of(stem).stem.transitions.items():
+            assert asked.refused(stem, name, transition) == "", name
+
+
+@pytest.mark.usefixtures("known_calls")
+def test_a_transition_that_raises_on_plain_values_is_not_said_to_refuse_a_call() -> None:
+    assert asked.refused("cache", "extend", lambda *_: cache.extend(None, 0, Length(0, 0), None, None)) == ""  # type: ignore[arg-type]

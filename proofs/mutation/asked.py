@@ -5,30 +5,44 @@ breaks no law by itself; three things notice it:
 
 - *drains*: the calls that bring every lawful state to rest (``spec.logic.Drain``) are granted, and each brings the
   state nearer to rest;
-- *witnesses*: at each corner of the transition that engines reach (``proofs.corners``) a call is granted;
+- *calls of kept traces*: each call that an engine or a known bug makes on a kept trace, and that the law granted when
+  the trace was run on our implementation, is granted (``slotproof.pages.corners``);
 - *exact requirements*: a promise or a condition on the implementation's choice is exact where each call that it alone
   refuses would break a law. Most requirements of the right spec are exact. One that was exact and that refuses a call
   which would break no law asks for nothing that a law needs.
 
-All of them are looked at in the small worlds, in which a model decides.
+Drains and exactness are looked at in the small worlds, in which a model decides; the calls of traces in the finite
+reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import z3
 
-from proofs import corners, draining
-from proofs.symbols import kinds_of, lift
+from proofs import draining
+from proofs.explore import show
+from proofs.symbols import lift
 from spec.logic import Descent, Step
 
 if TYPE_CHECKING:
     from proofs.mutation.right import Right
 
 FOR_NOTHING = "asks for nothing: "  # before the sentence of the requirement
-CORNER = "no call of engines: "  # before the corner
+OF_TRACE = "refuses a call of a kept trace: "  # before the call
+
+
+class FiniteCall(NamedTuple):
+    """A call on plain values: its transition, the state before it, and its arguments."""
+
+    transition: str
+    state: Any
+    arguments: tuple[Any, ...]
+
+
+_CALLS: dict[tuple[str, str], Sequence[FiniteCall]] = {}  # that are granted on kept traces, by stem and transition
 
 
 def undrained(of: Right, function: Callable[..., Step[Any]]) -> str:
@@ -84,21 +98,20 @@ def idle(of: Right, step: Step[Any]) -> str:
     return next((FOR_NOTHING + sentence for sentence in found), "")
 
 
-def unwitnessed(of: Right, step: Step[Any]) -> str:
-    """A corner that engines reach, at which the right transition has a granted call in this world and this one has
-    none; empty where there is none.
-    """
-    for corner, holds in of.corners.items():
-        if of.ask(lift(step.granted), holds)[0] == "unsat":
-            return CORNER + corner
+def learn(calls: Mapping[tuple[str, str], Sequence[FiniteCall]]) -> None:
+    """From now on ``refused`` asks these calls, by stem and transition, and no others."""
+    _CALLS.clear()
+    _CALLS.update(calls)
+
+
+def refused(stem: str, transition: str, function: Callable[..., Step[Any]]) -> str:
+    """The first call of a kept trace that this transition does not grant; empty where it grants all of them."""
+    for call in _CALLS.get((stem, transition), ()):
+        try:
+            granted = function(call.state, *call.arguments).granted
+        except Exception:
+            continue
+        if not granted:
+            words = ", ".join(show(argument) for argument in call.arguments)
+            return f"{OF_TRACE}{transition}({words})"
     return ""
-
-
-def witnessed(of: Right) -> dict[str, Any]:
-    """The corners that engines reach at which the right transition has a granted call in this world, each as a
-    formula; it says nothing of which calls of parts are made.
-    """
-    reached = corners.kept().get(of.hints.stem.name, {}).get(of.transition, [])
-    transition = of.hints.stem.transitions[of.transition]
-    found = {corner: corners.formula(corner, kinds_of(transition), of.arguments) for corner in reached}
-    return {c: holds for c, holds in found.items() if of.ask(lift(of.step.granted), holds)[0] == "sat"}

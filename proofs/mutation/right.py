@@ -105,18 +105,13 @@ class Right:
 
     def _asked(self, function: Callable[..., Any], step: Step[Any]) -> str:
         """What judges the requirements of the step finds (``proofs.mutation.asked``); empty where it finds nothing."""
-        return asked.undrained(self, function) or asked.idle(self, step) or asked.unwitnessed(self, step)
+        return asked.undrained(self, function) or asked.idle(self, step)
 
     def is_exact(self, name: tuple[str, int]) -> bool:
         """The right transition refuses no call for nothing by this requirement, see ``asked``."""
         if name not in self.exact:
             self.exact[name] = not asked.refuses_for_nothing(self, self.step, name)
         return self.exact[name]
-
-    @cached_property
-    def corners(self) -> Mapping[str, Any]:
-        """The corners that engines reach and that have a granted call in this world, each as a formula."""
-        return asked.witnessed(self)
 
     def kept(self, step: Step[Any]) -> Goals:
         """What must hold where the step is granted, by name: laws, laws of two states, promises of calls."""

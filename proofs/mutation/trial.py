@@ -8,8 +8,8 @@ broken; or a call that calls a transition of a part without keeping its promises
 lawful answer, or does not fit though it has one. Or the transition has no witness: no granted call changes anything, or
 no call is ever refused. Or the framework refuses it, for example since a promise speaks of the state after. Or what it
 asks is wrong (``proofs.mutation.asked``): a call of a drain is not granted, or brings the state no nearer to rest; a
-kind of call that engines make is not granted; or a requirement that in the right spec refuses nothing but what would
-break a law refuses a call that would break none.
+call of a kept trace is not granted; or a requirement that in the right spec refuses nothing but what would break a law
+refuses a call that would break none.
 
 ``EQUIVALENT``: z3 proves, for every number of pages and every page size, that under the laws the edited transition asks
 the very promises and choices of the right one, fits exactly where it fits, and leads to the very state.
@@ -35,7 +35,7 @@ import z3
 
 from proofs import obligations, prover
 from proofs.before import looks_ahead
-from proofs.mutation import beside, reach
+from proofs.mutation import asked, beside, reach
 from proofs.mutation.operators import Edit
 from proofs.mutation.right import (
     ANY,
@@ -179,7 +179,8 @@ class _Edited:
 
     def refuted(self, kind: str) -> str:
         """The law that a counterexample in a small world of this kind shows broken; empty where there is none."""
-        return right(self.stem, self.transition, kind).refutes(self.function)
+        by_law = right(self.stem, self.transition, kind).refutes(self.function)
+        return by_law or asked.refused(self.stem, self.transition, self.function)
 
     def compared(self) -> str:
         """``EQUIVALENT``, ``STRICTER`` or ``SURVIVES``."""

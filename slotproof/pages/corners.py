@@ -1,5 +1,6 @@
 """Which corners of the transitions the kept traces reach (``proofs.corners``): each trace on which an engine or a known
-bug broke a law is run on our implementation, and each granted call of the law is looked at.
+bug broke a law is run on our implementation, and each granted call of the law is looked at. ``slotproof mutate spec``
+asks these calls of edited transitions.
 """
 
 from __future__ import annotations
@@ -17,55 +18,74 @@ from conformance.planted.faults.known_bugs import ALL
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
 from proofs.corners import corner
+from proofs.mutation.asked import FiniteCall
 from proofs.registry import STEMS, hints_of
 from spec.logic import Stem, Step
 
-Reached = dict[str, dict[str, set[str]]]
+Seen = Callable[[str, FiniteCall, Step[Any]], None]  # the stem, the call, and its step
 
 
 def derived() -> str:
     """The text of ``proofs/corners.json``: for each stem and transition its corners, in order."""
-    makers = registry.own().load(None, None, "cpu").makers
-    with _watched() as reached:
-        for trace in (*(kept.trace for kept in trace_files.every()), *(kept_run(fault).trace for fault in ALL)):
-            if trace.stem in makers:
-                outcome(trace, makers[trace.stem])
+    reached: dict[str, dict[str, set[str]]] = {stem: defaultdict(set) for stem in STEMS}
+
+    def note(stem: str, call: FiniteCall, step: Step[Any]) -> None:
+        transition = hints_of(stem).stem.transitions[call.transition]
+        reached[stem][call.transition].add(corner(transition, call.arguments, step))
+
+    _run(note)
     found = {stem: {name: sorted(corners) for name, corners in reached[stem].items()} for stem in STEMS}
     return json.dumps(found, indent=1, sort_keys=True) + "\n"
 
 
+def granted_calls() -> dict[tuple[str, str], list[FiniteCall]]:
+    """By stem and transition every call that is granted on a kept trace, in order."""
+    found: dict[tuple[str, str], list[FiniteCall]] = defaultdict(list)
+    _run(lambda stem, call, _: found[stem, call.transition].append(call))
+    return dict(found)
+
+
+def _run(seen: Seen) -> None:
+    """Runs the kept traces on our implementation beside the law; each granted call of the law is ``seen``, and so is
+    each call of a part that it makes.
+    """
+    makers = registry.own().load(None, None, "cpu").makers
+    with _watched(seen):
+        for trace in (*(kept.trace for kept in trace_files.every()), *(kept_run(fault).trace for fault in ALL)):
+            if trace.stem in makers:
+                outcome(trace, makers[trace.stem])
+
+
 @contextmanager
-def _watched() -> Iterator[Reached]:
-    """While this lasts, the corner of each granted call of each transition is noted."""
-    reached: Reached = {stem: defaultdict(set) for stem in STEMS}
+def _watched(seen: Seen) -> Iterator[None]:
+    """While this lasts, each granted call of each transition is seen."""
     transitions = {stem: hints_of(stem).stem.transitions for stem in STEMS}
     known = {stem: dict(named) for stem, named in transitions.items()}
     for stem, named in transitions.items():
         for name, transition in known[stem].items():
-            named[name] = _noting(hints_of(stem).stem, transition, reached)
+            named[name] = _telling(hints_of(stem).stem, transition, seen)
     try:
-        yield reached
+        yield
     finally:
         for stem, named in transitions.items():
             named.update(known[stem])
 
 
-def _noting(stem: Stem, transition: Callable[..., Step[Any]], reached: Reached) -> Callable[..., Step[Any]]:
+def _telling(stem: Stem, transition: Callable[..., Step[Any]], seen: Seen) -> Callable[..., Step[Any]]:
     @wraps(transition)
-    def noting(state: Any, *arguments: Any) -> Step[Any]:
+    def telling(state: Any, *arguments: Any) -> Step[Any]:
         step = transition(state, *arguments)
-        _note(stem, transition, arguments, step, reached)
+        _tell(stem, FiniteCall(transition.__name__, state, arguments), step, seen)
         return step
 
-    return noting
+    return telling
 
 
-def _note(
-    stem: Stem, transition: Callable[..., Step[Any]], arguments: tuple[Any, ...], step: Step[Any], reached: Reached
-) -> None:
-    """Notes the corner of a granted call, and those of the calls of parts that it makes."""
+def _tell(stem: Stem, call: FiniteCall, step: Step[Any], seen: Seen) -> None:
+    """Tells of a granted call, and of the calls of parts that it makes."""
     if step.granted:
-        reached[stem.name][transition.__name__].add(corner(transition, arguments, step))
-        for call in step.calls:
-            if call.then is not call.before:
-                _note(stem.parts[call.part], call.transition, call.arguments, call.step, reached)
+        seen(stem.name, call, step)
+        for made in step.calls:
+            if made.then is not made.before:
+                of_part = FiniteCall(made.transition.__name__, made.before, made.arguments)
+                _tell(stem.parts[made.part], of_part, made.step, seen)

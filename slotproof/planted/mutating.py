@@ -15,7 +15,7 @@ from conformance.driver.cache_folder import checkout
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.planted.mutants.record import NAMED, reasons
-from proofs.mutation import record, trial
+from proofs.mutation import asked, record, trial
 from proofs.mutation.effects import DRAWN
 from proofs.mutation.operators import OPERATORS
 from proofs.mutation.record import LEAST, SEED
@@ -25,6 +25,7 @@ from proofs.registry import STEMS
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.output import write_text
 from slotproof.console.screen import choose, progress, say, show, table, write_json
+from slotproof.pages.corners import granted_calls
 
 KEPT, REVIEWED = "mutation.json", "mutation_survivors.toml"  # in docs/
 
@@ -57,6 +58,7 @@ def run(options: SpecMutationOptions) -> int:
     if options.sample is not None and options.sample < len(chosen):
         chosen = random.Random(options.seed).sample(chosen, options.sample)
     start = time.perf_counter()
+    asked.learn(granted_calls())
     with progress() as bar:
         task = bar.add_task("edits of the spec", total=len(chosen))
         found: list[TriedEdit] = on_every_core(
@@ -127,7 +129,7 @@ def _sums(rows: Any) -> tuple[Any, ...]:
 
 
 def page() -> Json:
-    """What docs/mutation.md shows: the kept result with the present lines of the edits, and why some are not refuted."""
+    """What docs/mutation.md shows: the kept result, the present lines of the edits, and why some are not refuted."""
     place = _kept_at()
     if not place.exists():
         raise UsageError(f"docs/{KEPT} is missing: run make mutate first")
