@@ -616,6 +616,7 @@ stem.theorem(about=("rows", "states"), ledger=True)(state_isolation.reads_state_
 
 stem.change(only=("admit_tail", "extend", "decode", "reserve"))(cache_effects.row_gets_the_chosen_pages)
 stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.runs_with_its_lock)
+stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.matched_node_is_locked)
 stem.change(only=("state_admit",))(cache_effects.is_equipped_with)
 stem.change(only=("reserve",))(content_effects.draft_is_nobodys_text)
 stem.change(only=("extend", "decode", "commit"))(content_effects.pass_goes_on_from_its_state)
