@@ -15,9 +15,9 @@ import z3
 from driven import sampled
 
 from proofs.mutation import record, seen
-from proofs.mutation.asked import FOR_NOTHING
+from proofs.mutation.asked import FOR_NOTHING, noticed
 from proofs.mutation.operators import OPERATORS, Edit, edited, edits
-from proofs.mutation.reach import is_direct, made_of, reached, text_of
+from proofs.mutation.reach import callee, is_direct, made_of, reached, text_of
 from proofs.mutation.right import SMALL, right, said, same
 from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, tried
 from proofs.obligations import START
@@ -141,7 +141,9 @@ def test_what_python_cannot_read_is_no_edit() -> None:
 def test_no_right_transition_is_refuted(stem: str) -> None:
     laws = hints_of(stem).stem
     for name in (START, *laws.transitions):
-        assert right(stem, name, SMALL).refutes(laws.transitions.get(name, laws.start)) == "", name  # type: ignore[arg-type]
+        of, function = right(stem, name, SMALL), laws.transitions.get(name, laws.start)
+        assert of.refutes(function) == "", name  # type: ignore[arg-type]
+        assert noticed(of, function) == "", name  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -174,7 +176,10 @@ def test_no_call_reads_what_nobody_reads(stem: str, transition: str) -> None:
 
 def test_an_edit_changes_one_place() -> None:
     for edit in [*record.every_edit()][::97]:
-        was, now = ast.unparse(ast.parse(text_of(edit.module))), ast.unparse(edited(text_of(edit.module), edit))
+        was, now = (
+            ast.unparse(ast.parse(text_of(edit.module))),
+            ast.unparse(edited(text_of(edit.module), edit, callee(edit.module))),
+        )
         assert was != now, edit
         functions = [f.name for f in ast.parse(was).body if isinstance(f, ast.FunctionDef)]
         bodies = [
@@ -199,7 +204,7 @@ def move(st: State, box: Number) -> Step[State]:
     """A box moves by 1."""
     return Step(promises=(requires(st.free, "box 1 is free"),), then=but(st, at=st.at.where(st.has, box, lambda: [1])))
 '''
-    made = [*edits("boxes.py", text, {"move"})]
+    made = [*edits("boxes.py", text, {"move"}, lambda _: None)]
     assert {edit.function for edit in made} == {"move"}
     assert sorted((edit.operator, edit.was) for edit in made) == [
         ("drop field", "at=st.at.where(st.has, box, lambda: [1])"),

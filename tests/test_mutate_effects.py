@@ -12,7 +12,7 @@ from proofs.mutation.effects import BOUND, DRAWN, IGNORED, NARROWER, STEP, WIDER
 from proofs.mutation.operators import Edit, edited, edits
 from proofs.mutation.right import SMALL, right
 from proofs.registry import STEMS, hints_of
-from slotproof.pages.corners import granted_calls
+from slotproof.planted.kept_calls import granted_calls
 from spec import cache
 from spec.cache_state import CacheState
 from spec.lengths import Length
@@ -39,9 +39,15 @@ def move_twice(st: State, box: Number) -> Step[State]:
 '''
 
 
+def callee(node: ast.expr) -> ast.FunctionDef | None:
+    """The function of the boxes that a name stands for."""
+    functions = [one for one in ast.parse(BOXES).body if isinstance(one, ast.FunctionDef)]
+    return next((one for one in functions if one.name == ast.unparse(node)), None)
+
+
 def made(operator: str, function: str) -> list[tuple[str, str]]:
     """The text before and after each edit of the operator in a function of the boxes."""
-    return [(edit.was, edit.now) for edit in edits("boxes.py", BOXES, {function}) if edit.operator == operator]
+    return [(edit.was, edit.now) for edit in edits("boxes.py", BOXES, {function}, callee) if edit.operator == operator]
 
 
 TWICE = "move(st, box, 2, st.length, st.count == 1)"
@@ -93,18 +99,18 @@ def test_an_operator_edits_these_places(operator: str, function: str, wanted: li
 
 def of(function: str, operator: str, was: str, now: str) -> Edit:
     """The edit of the boxes with these texts."""
-    found = edits("boxes.py", BOXES, {function})
+    found = edits("boxes.py", BOXES, {function}, callee)
     return next(edit for edit in found if (edit.operator, edit.was, edit.now) == (operator, was, now))
 
 
 def test_an_ignored_argument_is_another_one_from_the_beginning() -> None:
-    text = ast.unparse(edited(BOXES, of("move", IGNORED, "box", "other")))
+    text = ast.unparse(edited(BOXES, of("move", IGNORED, "box", "other"), callee))
     assert '"""A box moves."""\n    box = other\n    return Step' in text
     assert ast.unparse(ast.parse(text.replace("    box = other\n", ""))) == ast.unparse(ast.parse(BOXES))
 
 
 def test_a_narrower_promise_keeps_its_sentence() -> None:
-    text = ast.unparse(edited(BOXES, of("move", NARROWER, PROMISE, f"({PROMISE}) & (box != 1)")))
+    text = ast.unparse(edited(BOXES, of("move", NARROWER, PROMISE, f"({PROMISE}) & (box != 1)"), callee))
     assert f"requires({PROMISE} & (box != 1), 'they are in order')" in text
 
 

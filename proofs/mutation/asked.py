@@ -18,17 +18,17 @@ reading.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import z3
 
 from proofs import draining
 from proofs.explore import show
+from proofs.mutation.right import Right, right
+from proofs.obligations import START
 from proofs.symbols import lift
 from spec.logic import Descent, Step
-
-if TYPE_CHECKING:
-    from proofs.mutation.right import Right
 
 FOR_NOTHING = "asks for nothing: "  # before the sentence of the requirement
 OF_TRACE = "refuses a call of a kept trace: "  # before the call
@@ -45,10 +45,15 @@ class FiniteCall(NamedTuple):
 _CALLS: dict[tuple[str, str], Sequence[FiniteCall]] = {}  # that are granted on kept traces, by stem and transition
 
 
+def noticed(of: Right, function: Callable[..., Step[Any]]) -> str:
+    """What the drain or an exact requirement says against the transition in this world; empty where nothing is said."""
+    return "" if of.transition == START else undrained(of, function) or idle(of, of.read(function))
+
+
 def undrained(of: Right, function: Callable[..., Step[Any]]) -> str:
     """The claim of the drain that is false of this transition; empty where there is none, or no drain calls it."""
-    drain, right = of.hints.drain, of.hints.stem.transitions[of.transition]
-    calls = [] if drain is None else [descent for descent in drain.descents if descent.transition is right]
+    drain, ours = of.hints.drain, of.hints.stem.transitions[of.transition]
+    calls = [] if drain is None else [descent for descent in drain.descents if descent.transition is ours]
     return next(filter(None, (_stuck(of, function, descent) for descent in calls)), "")
 
 
@@ -88,13 +93,21 @@ def refuses_for_nothing(of: Right, step: Step[Any], name: tuple[str, int]) -> bo
     return of.model(z3.Not(asked[name]), *others, lift(step.fits), *of.kept(step).values()) is not None
 
 
+@cache
+def is_exact(stem: str, transition: str, kind: str, name: tuple[str, int]) -> bool:
+    """The right transition refuses no call for nothing by this requirement in the world of this kind."""
+    of = right(stem, transition, kind)
+    return not refuses_for_nothing(of, of.step, name)
+
+
 def idle(of: Right, step: Step[Any]) -> str:
     """The sentence of a requirement that is exact in the right transition, differs in this one and refuses a call for
     nothing in this one; empty where there is none.
     """
     was = requirements(of.step)
     changed = [name for name, holds in requirements(step).items() if name in was and not was[name].eq(holds)]
-    found = (name[0] for name in changed if refuses_for_nothing(of, step, name) and of.is_exact(name))
+    at = of.hints.stem.name, of.transition, of.kind
+    found = (name[0] for name in changed if refuses_for_nothing(of, step, name) and is_exact(*at, name))
     return next((FOR_NOTHING + sentence for sentence in found), "")
 
 

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from proofs.mutation import effects, reach
+from proofs.mutation import effects
 from proofs.mutation.choices import Choice, built, without_keyword
 
 CONJUNCT, FIELD, REQUIREMENT, CALL = "drop conjunct", "drop field", "drop requirement", "drop call"
@@ -96,10 +96,9 @@ class Edit:
         return f"{self.file}:{self.line} {self.function}, {self.operator}: {self.was} → {self.now}"
 
 
-def edits(file: str, text: str, functions: Collection[str]) -> Iterator[Edit]:
-    """Every edit of these functions of a file."""
+def edits(file: str, text: str, functions: Collection[str], callee: effects.Callee) -> Iterator[Edit]:
+    """Every edit of these functions of a file. ``callee``: finds the function that an expression stands for."""
     tree = ast.parse(text)
-    callee = reach.callee(file.removesuffix(".py"), tree)
     for function in tree.body:
         if isinstance(function, ast.FunctionDef) and function.name in functions:
             twice = _updates_of_fields(function)
@@ -124,11 +123,11 @@ def _updated(node: ast.Call) -> str | None:
     return of.attr if isinstance(of, ast.Attribute) else None
 
 
-def edited(text: str, edit: Edit) -> ast.Module:
-    """The file with the edit."""
+def edited(text: str, edit: Edit, callee: effects.Callee) -> ast.Module:
+    """The file with the edit; the other arguments are those with which ``edits`` made it."""
     tree = ast.parse(text)
     function = next(f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name == edit.function)
-    node, choices = _places(function, reach.callee(edit.module, tree))[edit.place]
+    node, choices = _places(function, callee)[edit.place]
     return ast.fix_missing_locations(_Replace(node, choices[edit.choice].make()).visit(tree))
 
 

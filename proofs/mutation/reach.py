@@ -140,16 +140,11 @@ def _meant(module: str, node: ast.AST) -> Function | None:
     return None
 
 
-def callee(module: str, tree: ast.Module) -> Callable[[ast.expr], ast.FunctionDef | None]:
-    """Finds the function that an expression in a module with this text stands for: one of the text, or one that the
-    module of the spec of this name imports from the spec; ``None`` for any other expression.
-    """
-    own = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+def callee(module: str) -> Callable[[ast.expr], ast.FunctionDef | None]:
+    """Finds the function of the spec that an expression in this module stands for; ``None`` for any other one."""
 
     def found(node: ast.expr) -> ast.FunctionDef | None:
-        if isinstance(node, ast.Name) and node.id in own:
-            return own[node.id]
-        place = _meant(module, node) if module in modules() else None
+        place = _meant(module, node)
         return _functions(place[0]).get(place[1]) if place else None
 
     return found

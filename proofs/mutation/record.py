@@ -26,11 +26,13 @@ Json = dict[str, Any]
 @cache
 def every_edit() -> tuple[Edit, ...]:
     """Every edit of the functions that transitions are made of, file by file."""
-    reached = reach.reached()
+    found: dict[str, set[str]] = {module: set() for module in reach.modules()}
+    for module, function in reach.reached():
+        found.setdefault(module, set()).add(function)
     return tuple(
         edit
         for module in reach.modules()
-        for edit in edits(f"{module}.py", reach.text_of(module), {name for at, name in reached if at == module})
+        for edit in edits(f"{module}.py", reach.text_of(module), found[module], reach.callee(module))
     )
 
 

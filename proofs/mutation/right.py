@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from proofs.answers import Pick
 from proofs.counterexample import lawful
 from proofs.fitting import ANSWERED, FITS, unchanged_choices
 from proofs.hints import Hints
-from proofs.mutation import asked, seen
+from proofs.mutation import seen
 from proofs.obligations import CALLS, START, SymbolicCall
 from proofs.registry import hints_of
 from proofs.symbols import Count, SymSeq, Term, World, arguments, lift
@@ -57,7 +57,6 @@ class Right:
     step: Step[Any]
     said: Said
     counts: tuple[Any, ...]
-    exact: dict[tuple[str, int], bool] = field(default_factory=dict)  # what is known of ``is_exact``
 
     def read(self, function: Callable[..., Any], **other: Any) -> Step[Any]:
         """The step of another transition on the state and the arguments of this one, some of them replaced."""
@@ -99,19 +98,7 @@ class Right:
         broken = self.model(lift(step.granted), z3.Not(z3.And(*kept.values())))
         if broken is not None:
             return false_in(broken, kept).split(", ")[0]
-        if self.transition == START:
-            return ""
-        return self._vacuous(step) or self._unfitting(function, step) or self._asked(function, step)
-
-    def _asked(self, function: Callable[..., Any], step: Step[Any]) -> str:
-        """What judges the requirements of the step finds (``proofs.mutation.asked``); empty where it finds nothing."""
-        return asked.undrained(self, function) or asked.idle(self, step)
-
-    def is_exact(self, name: tuple[str, int]) -> bool:
-        """The right transition refuses no call for nothing by this requirement, see ``asked``."""
-        if name not in self.exact:
-            self.exact[name] = not asked.refuses_for_nothing(self, self.step, name)
-        return self.exact[name]
+        return "" if self.transition == START else self._vacuous(step) or self._unfitting(function, step)
 
     def kept(self, step: Step[Any]) -> Goals:
         """What must hold where the step is granted, by name: laws, laws of two states, promises of calls."""

@@ -179,8 +179,9 @@ class _Edited:
 
     def refuted(self, kind: str) -> str:
         """The law that a counterexample in a small world of this kind shows broken; empty where there is none."""
-        by_law = right(self.stem, self.transition, kind).refutes(self.function)
-        return by_law or asked.refused(self.stem, self.transition, self.function)
+        of = right(self.stem, self.transition, kind)
+        judged = of.refutes(self.function) or asked.noticed(of, self.function)
+        return judged or asked.refused(self.stem, self.transition, self.function)
 
     def compared(self) -> str:
         """``EQUIVALENT``, ``STRICTER`` or ``SURVIVES``."""

@@ -25,7 +25,7 @@ from proofs.registry import STEMS
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.output import write_text
 from slotproof.console.screen import choose, progress, say, show, table, write_json
-from slotproof.pages.corners import granted_calls
+from slotproof.planted.kept_calls import granted_calls
 
 KEPT, REVIEWED = "mutation.json", "mutation_survivors.toml"  # in docs/
 
