@@ -198,6 +198,7 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
             roll_back="keeps_what_is_committed",
             slide="slides_behind_the_prefix",
             leave_window="leaves_the_window_behind",
+            settle_swa="ends_the_wait",
             release_swa="window_is_let_go",
             release_state="state_is_let_go",
             finish="only_stops",

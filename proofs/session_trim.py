@@ -547,6 +547,7 @@ MUTANTS = (
         pass_on="node_gets_the_pages",
         drop="node_keeps_no_page",
         drop_swa="node_keeps_its_full_pages",
+        settle_swa="ends_the_wait",
     ),
     *idlers(
         law.stem,

@@ -645,6 +645,7 @@ stem.change(only=("commit",), part="rows")(row_effects.commits_what_was_accepted
 stem.change(only=("roll_back",), part="rows")(row_effects.keeps_what_is_committed)
 stem.change(only=("slide",), part="rows")(row_effects.slides_behind_the_prefix)
 stem.change(only=("leave_window",), part="rows")(row_effects.leaves_the_window_behind)
+stem.change(only=("settle_swa",), part="rows")(row_effects.ends_the_wait)
 stem.change(only=("release_swa",))(cache_effects.window_is_let_go)
 stem.change(only=("release_state",))(cache_effects.state_is_let_go)
 stem.change(only=("finish",), part="rows")(row_effects.only_stops)

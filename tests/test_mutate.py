@@ -78,7 +78,7 @@ DIE = (
     One("move bound", "alloc_extend", "need <= st.now.available", "need <= st.now.available + 1"),
     One("ignore argument", "commit", "to", "to._replace(pages=0, rest=0)"),
     One("narrow promise", "commit", "at_most", "(at_most(to, allocated(st, row))) & (to.pages != 1)"),
-    One("waive promise", "commit", "at_most", "(at_most(to, allocated(st, row))) | (to.pages == 1)"),
+    One("waive promise", "commit", "at_most", "(at_most(to, allocated(st, row))) | (to.pages != 1)"),
 )
 # Edits that change nothing that anybody can read, one for each operator that makes any.
 SAME = (

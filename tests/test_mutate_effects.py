@@ -88,7 +88,7 @@ PROMISE = "(box < other) & at_most(st.length, to) & free"
             "move",
             [
                 (PROMISE, f"({PROMISE}) | ({less})")
-                for less in ("box == 1", "other == 0", "other == 1", "to.pages == 1", "free")
+                for less in ("box != 1", "other != 0", "other != 1", "to.pages != 1", "free")
             ],
         ),
     ],

@@ -25,8 +25,8 @@ SENTENCES = {
     "kind stands for it",
     NARROWER: "a promise, or a condition on the implementation's choice, also asks that an argument is not the first "
     "number, or has not one page or one member, or is false",
-    WIDER: "a promise, or a condition on the implementation's choice, is not asked where an argument is the first "
-    "number, or has one page or one member, or is true",
+    WIDER: "a promise, or a condition on the implementation's choice, is asked only where an argument is the first "
+    "number, or has one page or one member, or is false",
 }
 
 Callee = Callable[[ast.expr], ast.FunctionDef | None]  # the function that an expression stands for, where it is known
@@ -100,8 +100,9 @@ def _asked(name: str, kind: str) -> Iterator[tuple[str, ast.expr, ast.operator]]
         return
     compared = ".".join(filter(None, (name, ONE[kind])))
     for first in (0, 1) if kind == "Number" and name in FROM_ZERO else (1,):
-        yield NARROWER, _expression(f"{compared} != {first}"), ast.BitAnd()
-        yield WIDER, _expression(f"{compared} == {first}"), ast.BitOr()
+        other = _expression(f"{compared} != {first}")
+        yield NARROWER, other, ast.BitAnd()
+        yield WIDER, other, ast.BitOr()
 
 
 def _expression(text: str) -> ast.expr:
