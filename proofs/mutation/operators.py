@@ -128,7 +128,8 @@ def edited(text: str, edit: Edit, callee: effects.Callee) -> ast.Module:
     tree = ast.parse(text)
     function = next(f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name == edit.function)
     node, choices = _places(function, callee)[edit.place]
-    return ast.fix_missing_locations(_Replace(node, choices[edit.choice].make()).visit(tree))
+    _Replace(node, choices[edit.choice].make()).visit(tree)
+    return ast.fix_missing_locations(tree)
 
 
 class _Replace(ast.NodeTransformer):
