@@ -250,11 +250,12 @@ def mutate(
     if budget is not None:
         raise UsageError("--budget is for mutate impl and engine: the edits of the law that are drawn are all tried")
     must_have("mutate spec", "prove", *registry.extras_of([registry.own()]))
+    from proofs.mutation.record import SEED
     from slotproof.planted import mutating
 
     if list_operators:
         raise typer.Exit(mutating.operators(json))
-    drawn_with = mutating.SEED if seed is None else seed
+    drawn_with = SEED if seed is None else seed
     raise typer.Exit(
         mutating.run(mutating.SpecMutationOptions(stem or [], operator or [], sample, drawn_with, jobs, keep, json))
     )

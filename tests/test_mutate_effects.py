@@ -207,4 +207,4 @@ def test_each_known_call_is_granted_by_the_right_transition() -> None:
 
 @pytest.mark.usefixtures("known_calls")
 def test_a_transition_that_raises_on_plain_values_is_not_said_to_refuse_a_call() -> None:
-    assert asked.refused("cache", "extend", lambda *_: cache.extend(None, 0, Length(0, 0), None, None)) == ""  # type: ignore[arg-type]
+    assert asked.refused("cache", "extend", lambda *_: cache.extend(None, 0, Length(0, 0), None, None)) == ""
