@@ -178,6 +178,21 @@ def test_a_promise_that_asks_what_the_others_ask_is_not_said_to_ask_for_nothing(
     assert asked.idle(commit, step) == ""  # type: ignore[arg-type]
 
 
+def test_a_call_that_no_answer_makes_lawful_is_noticed() -> None:
+    admit = right("cache", "admit", SMALL)
+    promises = tuple(promise for promise in admit.step.promises if promise.sentence != "the handle is new")
+    assert len(promises) < len(admit.step.promises)
+    assert asked.unsettled(admit, but(admit.step, promises=promises)) == asked.NO_ANSWER + "the handle is new"
+    assert asked.unsettled(admit, admit.step) == ""
+
+
+def test_a_choice_that_an_answer_can_break_in_the_right_transition_is_not_settled() -> None:
+    """The matched pages are the engine's answer: which promise is left out does not matter to them."""
+    admit = right("cache", "admit", SMALL)
+    promises = tuple(promise for promise in admit.step.promises if promise.sentence == "the handle is new")
+    assert asked.unsettled(admit, but(admit.step, promises=promises)) == ""
+
+
 @pytest.fixture
 def known_calls() -> Iterator[None]:
     """The calls of the kept traces, while a test runs."""

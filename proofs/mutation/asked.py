@@ -1,23 +1,26 @@
 """Judges what a transition asks: the drains, the calls that engines make, and whether a requirement is for nothing.
 
 A promise that asks for less lets calls through that break a law, and so a law judges it. A promise that asks for more
-breaks no law by itself; three things notice it:
+breaks no law by itself. These notice promises beside the laws:
 
 - *drains*: the calls that bring every lawful state to rest (``spec.logic.Drain``) are granted, and each brings the
   state nearer to rest;
 - *calls of kept traces*: each call that an engine or a known bug makes on a kept trace, and that the law granted when
-  the trace was run on our implementation, is granted (``slotproof.pages.corners``);
+  the trace was run on our implementation, is granted (``slotproof.planted.kept_calls``);
+- *settled choices*: a condition on the implementation's choice is settled where the promises of the right transition
+  imply it, so that no answer can break it. A call that keeps the promises and breaks a settled condition would be
+  neither granted nor refused. Here a promise asks for too little;
 - *exact requirements*: a promise or a condition on the implementation's choice is exact where each call that it alone
   refuses would break a law. Most requirements of the right spec are exact. One that was exact and that refuses a call
   which would break no law asks for nothing that a law needs.
 
-Drains and exactness are looked at in the small worlds, in which a model decides; the calls of traces in the finite
-reading.
+The calls of traces are looked at in the finite reading, all else in the small worlds, in which a model decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -31,6 +34,7 @@ from proofs.symbols import lift
 from spec.logic import Descent, Step
 
 FOR_NOTHING = "asks for nothing: "  # before the sentence of the requirement
+NO_ANSWER = "neither granted nor refused: "  # before the sentence of the condition
 OF_TRACE = "refuses a call of a kept trace: "  # before the call
 
 
@@ -46,8 +50,13 @@ _CALLS: dict[tuple[str, str], Sequence[FiniteCall]] = {}  # that are granted on 
 
 
 def noticed(of: Right, function: Callable[..., Step[Any]]) -> str:
-    """What the drain or an exact requirement says against the transition in this world; empty where nothing is said."""
-    return "" if of.transition == START else undrained(of, function) or idle(of, of.read(function))
+    """What the drain, an exact requirement or a settled choice says against the transition in this world; empty where
+    nothing is said.
+    """
+    if of.transition == START:
+        return ""
+    step = of.read(function)
+    return undrained(of, function) or idle(of, step) or unsettled(of, step)
 
 
 def undrained(of: Right, function: Callable[..., Step[Any]]) -> str:
@@ -109,6 +118,30 @@ def idle(of: Right, step: Step[Any]) -> str:
     at = of.hints.stem.name, of.transition, of.kind
     found = (name[0] for name in changed if refuses_for_nothing(of, step, name) and is_exact(*at, name))
     return next((FOR_NOTHING + sentence for sentence in found), "")
+
+
+def is_open(of: Right, step: Step[Any], name: tuple[str, int]) -> bool:
+    """A call that keeps every promise can break this condition on the choice. False where it has no such condition."""
+    asked = requirements(replace(step, promises=()))
+    return name in asked and of.model(lift(step.kept), lift(step.fits), z3.Not(asked[name])) is not None
+
+
+@cache
+def is_settled(stem: str, transition: str, kind: str, name: tuple[str, int]) -> bool:
+    """The promises of the right transition imply this condition on the choice, in the world of this kind."""
+    of = right(stem, transition, kind)
+    return not is_open(of, of.step, name)
+
+
+def unsettled(of: Right, step: Step[Any]) -> str:
+    """The sentence of a condition on the choice that is settled in the right transition and open in this one, whose
+    promises differ; empty where there is none.
+    """
+    if lift(step.kept).eq(lift(of.step.kept)):
+        return ""
+    at, choices = (of.hints.stem.name, of.transition, of.kind), requirements(replace(of.step, promises=()))
+    found = (name[0] for name in choices if is_settled(*at, name) and is_open(of, step, name))
+    return next((NO_ANSWER + sentence for sentence in found), "")
 
 
 def learn(calls: Mapping[tuple[str, str], Sequence[FiniteCall]]) -> None:
