@@ -199,6 +199,7 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
             slide="slides_behind_the_prefix",
             leave_window="leaves_the_window_behind",
             settle_swa="ends_the_wait",
+            free_group_begin="group_opens_as_asked",
             release_swa="window_is_let_go",
             release_state="state_is_let_go",
             finish="only_stops",

@@ -646,6 +646,7 @@ stem.change(only=("roll_back",), part="rows")(row_effects.keeps_what_is_committe
 stem.change(only=("slide",), part="rows")(row_effects.slides_behind_the_prefix)
 stem.change(only=("leave_window",), part="rows")(row_effects.leaves_the_window_behind)
 stem.change(only=("settle_swa",), part="rows")(row_effects.ends_the_wait)
+stem.change(only=("free_group_begin",), part="rows")(row_effects.group_opens_as_asked)
 stem.change(only=("release_swa",))(cache_effects.window_is_let_go)
 stem.change(only=("release_state",))(cache_effects.state_is_let_go)
 stem.change(only=("finish",), part="rows")(row_effects.only_stops)

@@ -346,3 +346,10 @@ def ends_the_wait(was: SessionTrimState, now: SessionTrimState, done: Set, avail
     where it does not; every other SWA page is where it was (SGLang ``SWATokenToKVPoolAllocator.free_swa``).
     """
     return pool_effects.wait_or_rest(swa_pool(was), swa_pool(now), done, no(available))
+
+
+def group_opens_as_asked(was: SessionTrimState, now: SessionTrimState, opens: Truth) -> Truth:
+    """A free group is open after it began, one more than before where the engine nests it (SGLang
+    ``SWATokenToKVPoolAllocator.free_group_begin``).
+    """
+    return pool_effects.opens(was.pools.group, now.pools.group, opens)
