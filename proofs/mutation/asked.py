@@ -91,22 +91,20 @@ def requirements(step: Step[Any]) -> dict[tuple[str, int], Any]:
     return found
 
 
-def refuses_for_nothing(of: Right, step: Step[Any], name: tuple[str, int]) -> bool:
-    """A call that is refused by this requirement alone would break no law. False where the step has no such
-    requirement, or z3 finds no such call.
+def _for_nothing(of: Right, step: Step[Any], name: tuple[str, int]) -> str:
+    """z3's answer to whether a call that this requirement alone refuses would break no law: ``sat`` where there is such
+    a call, ``unsat`` where there is none.
     """
     asked = requirements(step)
-    if name not in asked:
-        return False
     others = [holds for other, holds in asked.items() if other != name]
-    return of.model(z3.Not(asked[name]), *others, lift(step.fits), *of.kept(step).values()) is not None
+    return of.ask(z3.Not(asked[name]), *others, lift(step.fits), *of.kept(step).values())[0]
 
 
 @cache
 def is_exact(stem: str, transition: str, kind: str, name: tuple[str, int]) -> bool:
     """The right transition refuses no call for nothing by this requirement in the world of this kind."""
     of = right(stem, transition, kind)
-    return not refuses_for_nothing(of, of.step, name)
+    return _for_nothing(of, of.step, name) == "unsat"
 
 
 def idle(of: Right, step: Step[Any]) -> str:
@@ -116,21 +114,23 @@ def idle(of: Right, step: Step[Any]) -> str:
     was = requirements(of.step)
     changed = [name for name, holds in requirements(step).items() if name in was and not was[name].eq(holds)]
     at = of.hints.stem.name, of.transition, of.kind
-    found = (name[0] for name in changed if refuses_for_nothing(of, step, name) and is_exact(*at, name))
+    found = (name[0] for name in changed if _for_nothing(of, step, name) == "sat" and is_exact(*at, name))
     return next((FOR_NOTHING + sentence for sentence in found), "")
 
 
-def is_open(of: Right, step: Step[Any], name: tuple[str, int]) -> bool:
-    """A call that keeps every promise can break this condition on the choice. False where it has no such condition."""
+def _open(of: Right, step: Step[Any], name: tuple[str, int]) -> str:
+    """z3's answer to whether a call that keeps every promise can break this condition on the choice; ``unsat`` where it
+    cannot, and where the step has no such condition.
+    """
     asked = requirements(replace(step, promises=()))
-    return name in asked and of.model(lift(step.kept), lift(step.fits), z3.Not(asked[name])) is not None
+    return of.ask(lift(step.kept), lift(step.fits), z3.Not(asked[name]))[0] if name in asked else "unsat"
 
 
 @cache
 def is_settled(stem: str, transition: str, kind: str, name: tuple[str, int]) -> bool:
     """The promises of the right transition imply this condition on the choice, in the world of this kind."""
     of = right(stem, transition, kind)
-    return not is_open(of, of.step, name)
+    return _open(of, of.step, name) == "unsat"
 
 
 def unsettled(of: Right, step: Step[Any]) -> str:
@@ -140,7 +140,7 @@ def unsettled(of: Right, step: Step[Any]) -> str:
     if lift(step.kept).eq(lift(of.step.kept)):
         return ""
     at, choices = (of.hints.stem.name, of.transition, of.kind), requirements(replace(of.step, promises=()))
-    found = (name[0] for name in choices if is_settled(*at, name) and is_open(of, step, name))
+    found = (name[0] for name in choices if is_settled(*at, name) and _open(of, step, name) == "sat")
     return next((NO_ANSWER + sentence for sentence in found), "")
 
 
