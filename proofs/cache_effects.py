@@ -13,7 +13,7 @@ from spec import cache as law
 from spec import lock_ref, mamba_in_cache, mamba_slots, session_trim, session_trim_state, state_isolation, swa_mapping
 from spec.cache_state import CacheState
 from spec.lengths import Length, next_token, touched
-from spec.logic import Number, Seq, Step, Truth, but, call
+from spec.logic import Number, Seq, Step, Truth, but, call, no
 from spec.mamba_slots_state import ABSENT, OWN
 from spec.session_trim_state import allocated, full_pool, protected
 
@@ -81,6 +81,22 @@ def admits_outside_the_session(
     """A turn of a session is admitted as a request of no session."""
     step = law.admit(st, row, session, story, handle, node, top, counting, pages)
     return but(law.admit(st, row, 0, story, handle, node, top, counting, pages), promises=step.promises)
+
+
+def counts_the_other_way(
+    st: CacheState,
+    row: Number,
+    session: Number,
+    story: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
+) -> Step[CacheState]:
+    """The lock of a request that is admitted skips missing parts where it was to count them, or counts them."""
+    step = law.admit(st, row, session, story, handle, node, top, counting, pages)
+    return but(law.admit(st, row, session, story, handle, node, top, no(counting), pages), promises=step.promises)
 
 
 def tail_outside_the_session(
@@ -168,6 +184,7 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
         Mutant("closes_and_shows_more", "close", "sessions_keep_their_prefix", closes_and_shows_more, beside),
         Mutant("evicts_and_shows_more", "evict_leaf", "requests_keep_their_prefix", evicts_and_shows_more),
         Mutant("admits_outside_the_session", "admit", "request_begins", admits_outside_the_session),
+        Mutant("counts_the_other_way", "admit", "matched_node_is_locked", counts_the_other_way),
         Mutant("tail_outside_the_session", "admit_tail", "request_begins_with_its_tail", tail_outside_the_session),
         Mutant("decodes_two", "decode", "computes_one_token", decodes_two),
         Mutant("commits_what_was_refused", "commit", "commits_what_was_accepted", commits_what_was_refused),
@@ -183,6 +200,8 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
             roll_back="keeps_what_is_committed",
             slide="slides_behind_the_prefix",
             leave_window="leaves_the_window_behind",
+            settle_swa="ends_the_wait",
+            free_group_begin="group_opens_as_asked",
             release_swa="window_is_let_go",
             release_state="state_is_let_go",
             finish="only_stops",

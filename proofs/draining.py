@@ -33,12 +33,12 @@ class DrainClaim(NamedTuple):
 def claims(drain: Drain, new: Callable[[], tuple[World, Any]]) -> Iterator[tuple[World, Any, DrainClaim]]:
     """Every claim, each with a world of its own and a symbolic state. ``new``: makes both."""
     for descent in drain.descents:
-        for name, goal in ((GRANTED, _granted), (LOWERS, _lowers)):
+        for name, goal in ((GRANTED, _granted), (LOWERS, lowers)):
             world, st = new()
-            member, there = _member(world, st, descent)
+            member, there = member_of(world, st, descent)
             step = descent.step(st, member)
             facts = [lift(drain.given(st)), there, lift(descent.when(st, member))]
-            facts += [lift(step.granted)] if goal is _lowers else []
+            facts += [lift(step.granted)] if goal is lowers else []
             yield (
                 world,
                 st,
@@ -48,8 +48,8 @@ def claims(drain: Drain, new: Callable[[], tuple[World, Any]]) -> Iterator[tuple
     yield world, st, DrainClaim(GOES_ON, [], [lift(drain.given(st))], _goes_on(drain, st))
 
 
-def _member(world: World, st: Any, descent: Descent) -> tuple[Any, Any]:
-    """The member of which the call speaks, and that it is one."""
+def member_of(world: World, st: Any, descent: Descent) -> tuple[Any, Any]:
+    """The member of which a call of the drain speaks, and that it is one."""
     if descent.pick is not None:
         return descent.pick(st), z3.BoolVal(True)
     assert descent.members is not None, "a descent has members, or picks one"
@@ -61,7 +61,7 @@ def _granted(_: Drain, __: Descent, ___: Any, ____: Any, step: Step[Any]) -> Any
     return lift(step.granted)
 
 
-def _lowers(drain: Drain, descent: Descent, st: Any, member: Any, step: Step[Any]) -> Any:
+def lowers(drain: Drain, descent: Descent, st: Any, member: Any, step: Step[Any]) -> Any:
     """No measure is greater anywhere, and the measure of the call is smaller at the member, which is one of its own."""
     smaller = lift(descent.lowers.value(step.then, member)) < lift(descent.lowers.value(st, member))
     of = descent.lowers.domain

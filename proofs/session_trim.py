@@ -547,6 +547,8 @@ MUTANTS = (
         pass_on="node_gets_the_pages",
         drop="node_keeps_no_page",
         drop_swa="node_keeps_its_full_pages",
+        settle_swa="ends_the_wait",
+        free_group_begin="group_opens_as_asked",
     ),
     *idlers(
         law.stem,

@@ -193,7 +193,9 @@ def mutate(
             help="Try only so many edits, drawn at random; by default 200 of impl and 40 of an engine.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the drawn sample.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of what is drawn; by default 7 of spec, and 0 of impl and of an engine.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Edits judged at a time; default: the processors.")] = None,
     budget: Annotated[
         str | None, typer.Option(help="Of impl and engine: time after which no other edit is tried, for example 10m.")
@@ -217,10 +219,11 @@ def mutate(
     """Edit the law, our implementation or an engine, and see whether each edit is noticed.
 
     An edit is a mistake that a programmer could make. spec: it drops a condition, a field, a promise or a call of a
-    transition, is off by one, takes one pool for the other; a law must refute it. impl: it changes one place; check
-    ours, or where the law leaves a choice a test, must notice it. engine: it changes one place of a release's
-    bookkeeping that runs execute; `slotproof check ENGINE --source COPY --base RELEASE` must find it. Exit code 1 if
-    fewer than 95% are noticed, of an engine fewer than 80%.
+    transition, is off by one, takes one pool for the other, ignores an argument, or asks more or less of its caller; a
+    law must refute it, or what judges the promises. impl: it changes one place; check ours, or where the law leaves a
+    choice a test, must notice it. engine: it changes one place of a release's bookkeeping that runs execute;
+    `slotproof check ENGINE --source COPY --base RELEASE` must find it. Exit code 1 if fewer than 97% are noticed of
+    spec, 95% of impl, 80% of an engine.
     """
     from slotproof.checks import checking
 
@@ -232,7 +235,7 @@ def mutate(
             raise UsageError(f"mutate engine needs the name of one engine; {what_else}")
         limit = None if budget is None else checking.seconds(budget, None)
         engine, count = (stem or [""])[0], sample or mutating_engine.COUNT
-        drawn = mutating_engine.EngineMutationOptions(engine, release, seed, count, first, limit, keep, json)
+        drawn = mutating_engine.EngineMutationOptions(engine, release, seed or 0, count, first, limit, keep, json)
         raise typer.Exit(mutating_engine.run(drawn))
     if release is not None or first:
         raise UsageError("--release and --first are for mutate engine")
@@ -242,17 +245,19 @@ def mutate(
         if list_operators:
             raise typer.Exit(mutating_impl.operators(json))
         limit = None if budget is None else checking.seconds(budget, None)
-        chosen = (stem or [], operator or [], sample or mutating_impl.SAMPLE, seed, jobs, limit, keep, json)
+        chosen = (stem or [], operator or [], sample or mutating_impl.SAMPLE, seed or 0, jobs, limit, keep, json)
         raise typer.Exit(mutating_impl.run(mutating_impl.ImplMutationOptions(*chosen)))
     if budget is not None:
-        raise UsageError("--budget is for mutate impl and engine: the edits of the law are all tried")
-    must_have("mutate spec", "prove")
+        raise UsageError("--budget is for mutate impl and engine: the edits of the law that are drawn are all tried")
+    must_have("mutate spec", "prove", *registry.extras_of([registry.own()]))
+    from proofs.mutation.record import SEED
     from slotproof.planted import mutating
 
     if list_operators:
         raise typer.Exit(mutating.operators(json))
+    drawn_with = SEED if seed is None else seed
     raise typer.Exit(
-        mutating.run(mutating.SpecMutationOptions(stem or [], operator or [], sample, seed, jobs, keep, json))
+        mutating.run(mutating.SpecMutationOptions(stem or [], operator or [], sample, drawn_with, jobs, keep, json))
     )
 
 

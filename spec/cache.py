@@ -632,6 +632,7 @@ stem.theorem(about=("rows", "states"), ledger=True)(state_isolation.reads_state_
 
 stem.change(only=("admit_tail", "extend", "decode", "reserve"))(cache_effects.row_gets_the_chosen_pages)
 stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.runs_with_its_lock)
+stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.matched_node_is_locked)
 stem.change(only=("state_admit",))(cache_effects.is_equipped_with)
 stem.change(only=("reserve",))(content_effects.draft_is_nobodys_text)
 stem.change(only=("extend", "decode", "commit"))(content_effects.pass_goes_on_from_its_state)
@@ -663,6 +664,8 @@ stem.change(only=("commit",), part="rows")(row_effects.commits_what_was_accepted
 stem.change(only=("roll_back",), part="rows")(row_effects.keeps_what_is_committed)
 stem.change(only=("slide",), part="rows")(row_effects.slides_behind_the_prefix)
 stem.change(only=("leave_window",), part="rows")(row_effects.leaves_the_window_behind)
+stem.change(only=("settle_swa",), part="rows")(row_effects.ends_the_wait)
+stem.change(only=("free_group_begin",), part="rows")(row_effects.group_opens_as_asked)
 stem.change(only=("release_swa",))(cache_effects.window_is_let_go)
 stem.change(only=("release_state",))(cache_effects.state_is_let_go)
 stem.change(only=("finish",), part="rows")(row_effects.only_stops)

@@ -25,6 +25,15 @@ def runs_with_its_lock(was: CacheState, now: CacheState, row: Number, handle: Nu
     return (was.rows.phase(row) != RUNNING) & (now.rows.phase(row) == RUNNING) & (now.handle(row) == handle)
 
 
+def matched_node_is_locked(
+    was: CacheState, now: CacheState, handle: Number, node: Number, top: Number, counting: Truth
+) -> Truth:
+    """The lock handle that a row takes, if it takes one, is on the node that the match has found, and holds the parts
+    of its path that are there; what is missing it counts or skips, as the engine chose (SGLang ``inc_lock_ref``).
+    """
+    return implies(handle != 0, lock_effects.locks_as_asked(was.tree, now.tree, handle, node, top, counting))
+
+
 def is_equipped_with(
     was: CacheState, now: CacheState, row: Number, request: Number, own: Number, first: Number, second: Number
 ) -> Truth:

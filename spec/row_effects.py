@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spec import pool_effects
 from spec.lengths import NOTHING, Length, at_most, pick, same, shorter, shortest
-from spec.logic import Number, Seq, Truth, implies, ite
+from spec.logic import Number, Seq, Set, Truth, implies, ite, no
 from spec.pool import PADDING
 from spec.session_trim_state import (
     IDLE,
@@ -339,3 +339,17 @@ def node_keeps_its_full_pages(was: SessionTrimState, now: SessionTrimState, row:
         return (still.table(row, i) == full.table(row, i)) & (swa_pool(now).table(row, i) == PADDING)
 
     return full.indices.all(kept) & same(allocated(was, row), allocated(now, row))
+
+
+def ends_the_wait(was: SessionTrimState, now: SessionTrimState, done: Set, available: Truth) -> Truth:
+    """SWA pages whose wait an engine ends inside a free group can be handed out where the engine says so, and wait on
+    where it does not; every other SWA page is where it was (SGLang ``SWATokenToKVPoolAllocator.free_swa``).
+    """
+    return pool_effects.wait_or_rest(swa_pool(was), swa_pool(now), done, no(available))
+
+
+def group_opens_as_asked(was: SessionTrimState, now: SessionTrimState, opens: Truth) -> Truth:
+    """A free group is open after it began, one more than before where the engine nests it (SGLang
+    ``SWATokenToKVPoolAllocator.free_group_begin``).
+    """
+    return pool_effects.opens(was.pools.group, now.pools.group, opens)

@@ -581,5 +581,7 @@ stem.change(only=("resume",))(row_effects.next_turn_runs)
 stem.change(only=("pass_on",))(row_effects.node_gets_the_pages)
 stem.change(only=("drop",))(row_effects.node_keeps_no_page)
 stem.change(only=("drop_swa",))(row_effects.node_keeps_its_full_pages)
+stem.change(only=("settle_swa",))(row_effects.ends_the_wait)
+stem.change(only=("free_group_begin",))(row_effects.group_opens_as_asked)
 
 __all__ = ["SessionTrimState", "initial", "stem"]

@@ -240,6 +240,7 @@ LAW = [
     A("mutate spec --release 1", r"--release"),
     A("mutate spec --jobs 0", r"--jobs"),
     A("mutate spec --sample 0", r"--sample"),
+    A("mutate spec --keep --seed 8", r"without another seed"),
     A("mutate engine", r"one engine"),
     A("mutate engine nosuch --release 1", r"nosuch"),
     A("mutate engine ours", r"ours"),

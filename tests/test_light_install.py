@@ -64,8 +64,8 @@ print(json.dumps(told))
 LACKING: dict[str, tuple[str, tuple[str, ...]]] = {
     "prove": ("prove", ("prove",)),
     "prove allocator --minimal": ("prove", ("prove",)),
-    "mutate spec": ("mutate spec", ("prove",)),
-    "mutate spec --list-operators": ("mutate spec", ("prove",)),
+    "mutate spec": ("mutate spec", ("prove", "impl")),
+    "mutate spec --list-operators": ("mutate spec", ("prove", "impl")),
     "mutate impl": ("mutate impl", ("mutate", "impl")),
     "mutate impl --list-operators": ("mutate impl", ("mutate", "impl")),
     "mutate engine sglang --release 0.5.23": ("mutate engine", ("mutate",)),

@@ -24,7 +24,8 @@ def stems_with(edit: Edit) -> dict[str, Stem]:
     """
     module = edit.module
     users = reach.users_of(module)
-    codes = {name: _code(name) for name in users} | {module: _compiled(module, edited(reach.text_of(module), edit))}
+    changed = edited(reach.text_of(module), edit, reach.callee(module))
+    codes = {name: _code(name) for name in users} | {module: _compiled(module, changed)}
     with _set_aside(users):
         loaded = {name: _loaded(name, code) for name, code in codes.items()}
     return {name: vars(loaded[name])["stem"] for name in STEMS if name in loaded}

@@ -8,9 +8,11 @@ do not read.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from proofs.mutation import effects
+from proofs.mutation.choices import Choice, built, without_keyword
 
 CONJUNCT, FIELD, REQUIREMENT, CALL = "drop conjunct", "drop field", "drop requirement", "drop call"
 OFF_BY_ONE, BRANCH, MAP = "off by one", "one branch", "drop update"
@@ -30,6 +32,7 @@ OPERATORS = {
     TIME: "the part before a call stands for the part after it; the backup stands for the present state",
     STATE: "a place, a phase, a role or a truth stands for another one",
     ARGUMENT: "one argument stands for another one",
+    **effects.SENTENCES,
 }
 
 ORDER: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
@@ -94,26 +97,17 @@ class Edit:
         return f"{self.file}:{self.line} {self.function}, {self.operator}: {self.was} → {self.now}"
 
 
-class Choice(NamedTuple):
-    """An operator, and what makes the node that takes the place of a node. ``part``: the part of the node that is left
-    out, where only a part of it is.
-    """
-
-    operator: str
-    make: Callable[[], ast.expr]
-    part: ast.AST | None = None
-
-
-def edits(file: str, text: str, functions: Collection[str]) -> Iterator[Edit]:
-    """Every edit of these functions of a file."""
-    for function in ast.parse(text).body:
+def edits(file: str, text: str, functions: Collection[str], callee: effects.Callee) -> Iterator[Edit]:
+    """Every edit of these functions of a file. ``callee``: finds the function that an expression stands for."""
+    tree = ast.parse(text)
+    for function in tree.body:
         if isinstance(function, ast.FunctionDef) and function.name in functions:
             twice = _updates_of_fields(function)
-            for place, (node, choices) in enumerate(_places(function)):
+            for place, (node, choices) in enumerate(_places(function, callee)):
                 for number, choice in enumerate(choices):
                     if choice.operator == MAP and node in twice:
                         continue
-                    was, now = _shown(choice.part or node), "nothing" if choice.part else _shown(choice.make())
+                    was, now = choice.texts(node)
                     line = getattr(choice.part, "lineno", node.lineno)
                     yield Edit(file, function.name, choice.operator, place, number, line, was, now)
 
@@ -130,12 +124,12 @@ def _updated(node: ast.Call) -> str | None:
     return of.attr if isinstance(of, ast.Attribute) else None
 
 
-def edited(text: str, edit: Edit) -> ast.Module:
-    """The file with the edit."""
+def edited(text: str, edit: Edit, callee: effects.Callee) -> ast.Module:
+    """The file with the edit; the other arguments are those with which ``edits`` made it."""
     tree = ast.parse(text)
     function = next(f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name == edit.function)
-    node, choices = list(_places(function))[edit.place]
-    _Replace(node, choices[edit.choice].make()).visit(function)
+    node, choices = _places(function, callee)[edit.place]
+    _Replace(node, choices[edit.choice].make()).visit(tree)
     return ast.fix_missing_locations(tree)
 
 
@@ -151,27 +145,33 @@ class _Replace(ast.NodeTransformer):
         return found
 
 
-def _shown(node: ast.AST) -> str:
-    """The text of a node on one line, cut where it is long."""
-    text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= 100 else f"{text[:60]} … {text[-30:]}"
+Place = tuple[ast.expr | ast.FunctionDef, list[Choice]]
 
 
-def _places(function: ast.FunctionDef) -> list[tuple[ast.expr, list[Choice]]]:
-    """The expressions of a function that can be edited, with their edits, in a fixed order."""
-    known = _names(function)
+def _places(function: ast.FunctionDef, callee: effects.Callee) -> list[Place]:
+    """The expressions of a function that can be edited, with their edits, in a fixed order; then for each argument the
+    function, with the edits that ignore the argument.
+    """
+    known, of = _names(function), effects.types(function)
     listings = _listings(function)
-    found: list[tuple[ast.expr, list[Choice]]] = []
+    found: list[Place] = []
     todo: list[ast.AST] = [*function.body]
     while todo:
         node = todo.pop(0)
         if isinstance(node, ast.FunctionDef):
             todo += [] if node.name in listings else node.body
         elif not isinstance(node, ast.AnnAssign | ast.arguments):
-            if isinstance(node, ast.expr) and (choices := _choices(node, known)):
+            if isinstance(node, ast.expr) and (choices := [*_choices(node, known), *_effects(node, callee, of)]):
                 found.append((node, choices))
             todo += _children(node)
-    return found
+    return [*found, *((function, choices) for choices in effects.of_arguments(function))]
+
+
+def _effects(node: ast.expr, callee: effects.Callee, of: dict[str, str]) -> Iterator[Choice]:
+    if isinstance(node, ast.Call):
+        yield from effects.of_call(node, callee, of)
+    elif isinstance(node, ast.Compare):
+        yield from effects.of_comparison(node)
 
 
 def _names(function: ast.FunctionDef) -> set[str]:
@@ -209,14 +209,10 @@ def _choices(node: ast.expr, known: set[str]) -> list[Choice]:
     if isinstance(node, ast.Call):
         return [*_of_call(node), *_of_keywords(node)]
     if isinstance(node, ast.Tuple) and any(map(_asks, node.elts)):
-        return [Choice(REQUIREMENT, _built(_without_item, node, at), asked) for at, asked in enumerate(node.elts)]
+        return [Choice(REQUIREMENT, built(_without_item, node, at), asked) for at, asked in enumerate(node.elts)]
     if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
         return _of_name(node, known)
     return _of_constant(node) if isinstance(node, ast.Constant) else []
-
-
-def _built(make: Callable[..., ast.expr], *of: object) -> Callable[[], ast.expr]:
-    return lambda: make(*of)
 
 
 def _asks(node: ast.expr) -> bool:
@@ -272,11 +268,11 @@ def _of_keywords(node: ast.Call) -> list[Choice]:
         if asked and isinstance(key.value, ast.Tuple):
             if not any(map(_asks, key.value.elts)):  # else the tuple is a place of its own
                 items = enumerate(key.value.elts)
-                found += [Choice(REQUIREMENT, _built(_without_item_of, node, at, item), one) for item, one in items]
+                found += [Choice(REQUIREMENT, built(_without_item_of, node, at, item), one) for item, one in items]
         elif asked:
-            found.append(Choice(REQUIREMENT, _built(_without_keyword, node, at), key))
+            found.append(Choice(REQUIREMENT, built(without_keyword, node, at), key))
         elif called == "but" or (called == "Step" and key.arg in ("fits", "otherwise")):
-            found.append(Choice(FIELD, _built(_without_keyword, node, at), key))
+            found.append(Choice(FIELD, built(without_keyword, node, at), key))
     return found
 
 
@@ -290,7 +286,7 @@ def _of_name(node: ast.Attribute | ast.Name, known: set[str]) -> list[Choice]:
         other = others.get(name)
         fits = other is not None and (isinstance(node, ast.Attribute) or operator is STATE or other in known)
         if fits:
-            found.append(Choice(operator, _built(_renamed, node, other)))
+            found.append(Choice(operator, built(_renamed, node, other)))
     return found
 
 
@@ -298,10 +294,6 @@ def _renamed(node: ast.Attribute | ast.Name, other: str) -> ast.expr:
     if isinstance(node, ast.Attribute):
         return ast.Attribute(node.value, other, ast.Load())
     return ast.Name(other, ast.Load())
-
-
-def _without_keyword(node: ast.Call, at: int) -> ast.expr:
-    return ast.Call(node.func, node.args, [*node.keywords[:at], *node.keywords[at + 1 :]])
 
 
 def _without_item(node: ast.Tuple, item: int) -> ast.expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -126,12 +126,28 @@ def _called(module: str, name: str) -> Iterator[Function]:
     own = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     own |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(function):
-        if isinstance(node, ast.Name) and node.id not in own and (found := _resolved(module, node.id)):
+        if not (isinstance(node, ast.Name) and node.id in own) and (found := _meant(module, node)):
             yield found
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            of, inside = _names(module).get(node.value.id, ("", "-"))
-            if of and not inside and (found := _resolved(of, node.attr)):
-                yield found
+
+
+def _meant(module: str, node: ast.AST) -> Function | None:
+    """The function of the spec that a name, or an attribute of a module's name, stands for in a module."""
+    if isinstance(node, ast.Name):
+        return _resolved(module, node.id)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        of, inside = _names(module).get(node.value.id, ("", "-"))
+        return _resolved(of, node.attr) if of and not inside else None
+    return None
+
+
+def callee(module: str) -> Callable[[ast.expr], ast.FunctionDef | None]:
+    """Finds the function of the spec that an expression in this module stands for; ``None`` for any other one."""
+
+    def found(node: ast.expr) -> ast.FunctionDef | None:
+        place = _meant(module, node)
+        return _functions(place[0]).get(place[1]) if place else None
+
+    return found
 
 
 def _resolved(module: str, name: str) -> Function | None:

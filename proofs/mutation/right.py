@@ -94,13 +94,13 @@ class Right:
     def refutes(self, function: Callable[..., Any]) -> str:
         """The law that a counterexample in this small world shows broken; empty where none is found."""
         step = self.read(function)
-        kept = self._kept(step)
+        kept = self.kept(step)
         broken = self.model(lift(step.granted), z3.Not(z3.And(*kept.values())))
         if broken is not None:
             return false_in(broken, kept).split(", ")[0]
         return "" if self.transition == START else self._vacuous(step) or self._unfitting(function, step)
 
-    def _kept(self, step: Step[Any]) -> Goals:
+    def kept(self, step: Step[Any]) -> Goals:
         """What must hold where the step is granted, by name: laws, laws of two states, promises of calls."""
         stem, first = self.hints.stem, self.transition == START
         laws = [law for law in stem.invariants.values() if not law.theorem and (first or not law.inherited)]

@@ -6,15 +6,18 @@ law that judges it.
 ``REFUTED``: in a small world there is a lawful state and a granted call after which a law, or a law of two states, is
 broken; or a call that calls a transition of a part without keeping its promises; or a call that fits though it has no
 lawful answer, or does not fit though it has one. Or the transition has no witness: no granted call changes anything, or
-no call is ever refused. Or the framework refuses it, for example since a promise speaks of the state after.
+no call is ever refused. Or the framework refuses it, for example since a promise speaks of the state after. Or what it
+asks is wrong (``proofs.mutation.asked``): a call of a drain is not granted, or brings the state no nearer to rest; a
+call of a kept trace is not granted; or a requirement that in the right spec refuses nothing but what would break a law
+refuses a call that would break none.
 
 ``EQUIVALENT``: z3 proves, for every number of pages and every page size, that under the laws the edited transition asks
 the very promises and choices of the right one, fits exactly where it fits, and leads to the very state.
 
 ``STRICTER``: z3 proves that the edited transition is granted only where the right one is granted, and does what the
-right one does there. So no law about what a call does can refute it: every such law also holds for fewer calls. It is
-not counted as wrong where it asks more of callers, or leaves the implementation less choice. A call that is refused for
-want of pages although it fits is wrong.
+right one does there. No law about what a call does can refute it, since every such law also holds for fewer calls; and
+no judge of what it asks noticed it. It counts as not refuted. A call that is refused for want of pages although it fits
+is never excused in this way.
 
 ``SURVIVES``: none of these. So an edit that z3 says ``unknown`` about survives.
 
@@ -32,7 +35,7 @@ import z3
 
 from proofs import obligations, prover
 from proofs.before import looks_ahead
-from proofs.mutation import beside, reach
+from proofs.mutation import asked, beside, reach
 from proofs.mutation.operators import Edit
 from proofs.mutation.right import (
     ANY,
@@ -62,8 +65,8 @@ FRAMEWORK = "framework"
 
 @dataclass(frozen=True)
 class TriedEdit:
-    """What became of an edit. ``by``: the law that refutes it, in the ``transition`` of the ``stem``; of a survivor,
-    what differs there.
+    """What became of an edit. ``by``: the law that refutes it, in the ``transition`` of the ``stem``; of a survivor
+    and of one that asks more, what differs there.
     """
 
     edit: Edit
@@ -100,7 +103,10 @@ def tried(edit: Edit) -> TriedEdit:
         return found
     if alive:
         return TriedEdit(edit, SURVIVES, alive[0].stem, alive[0].transition, alive[0].example(same) or UNKNOWN)
-    return TriedEdit(edit, STRICTER)
+    narrower = next(one for one, fate in fates.items() if fate == STRICTER)
+    return TriedEdit(
+        edit, STRICTER, narrower.stem, narrower.transition, ", ".join(sorted(narrower.differences & {*ASKED}))
+    )
 
 
 def _refuted(edit: Edit, edited: list[_Edited], kind: str) -> TriedEdit | None:
@@ -173,7 +179,9 @@ class _Edited:
 
     def refuted(self, kind: str) -> str:
         """The law that a counterexample in a small world of this kind shows broken; empty where there is none."""
-        return right(self.stem, self.transition, kind).refutes(self.function)
+        of = right(self.stem, self.transition, kind)
+        judged = of.refutes(self.function) or asked.noticed(of, self.function)
+        return judged or asked.refused(self.stem, self.transition, self.function)
 
     def compared(self) -> str:
         """``EQUIVALENT``, ``STRICTER`` or ``SURVIVES``."""

@@ -14,51 +14,57 @@ from typing import Any
 from conformance.driver.cache_folder import checkout
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
-from proofs.mutation import record, trial
+from conformance.planted.mutants.record import NAMED, reasons
+from proofs.mutation import asked, record, trial
+from proofs.mutation.effects import DRAWN
 from proofs.mutation.operators import OPERATORS
-from proofs.mutation.record import LEAST
+from proofs.mutation.record import LEAST, SEED
 from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, TriedEdit
 from proofs.prover import on_every_core
 from proofs.registry import STEMS
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.output import write_text
 from slotproof.console.screen import choose, progress, say, show, table, write_json
+from slotproof.planted.kept_calls import granted_calls
 
-KEPT = "mutation.json"  # in docs/
+KEPT, REVIEWED = "mutation.json", "mutation_survivors.toml"  # in docs/
 
 
 @dataclass(frozen=True)
 class SpecMutationOptions:
-    """``stems``: whose edits to try; empty: all. ``operators``: of which kinds; empty: all. ``sample``: at most so many
-    edits, drawn with ``seed``. ``jobs``: how many at a time. ``keep``: write docs/mutation.json.
+    """``stems``: whose edits to try; empty: all. ``operators``: of which kinds; empty: all. ``seed``: of
+    each place that has several edits of one kind it draws one (``proofs.mutation.effects``), and it draws the
+    ``sample``: at most so many edits. ``jobs``: how many at a time. ``keep``: write docs/mutation.json.
     """
 
     stems: Sequence[str] = ()
     operators: Sequence[str] = ()
     sample: int | None = None
-    seed: int = 0
+    seed: int = SEED
     jobs: int | None = None
     keep: bool = False
     json: Path | None = None
 
 
 def run(options: SpecMutationOptions) -> int:
-    """Tries the edits and prints what survives; exit code 1 where fewer than 95% of the wrong ones are refuted."""
+    """Tries the edits and prints what survives; exit code 1 where fewer than 97% of the wrong ones are refuted."""
     stems, operators = choose(options.stems, STEMS, "stem"), choose(options.operators, OPERATORS, "operator")
-    everything = not (options.stems or options.operators or options.sample)
+    everything = not (options.stems or options.operators or options.sample) and options.seed == SEED
     place = _kept_at() if options.keep else None
     if place is not None and not everything:
-        raise UsageError("docs/mutation.json has the result of all edits: keep it without a choice of edits")
-    chosen = [edit for edit in record.edits_of(stems) if edit.operator in operators]
+        what = f"docs/mutation.json has the result of all edits that seed {SEED} draws"
+        raise UsageError(f"{what}: keep it without a choice of edits, and without another seed")
+    chosen = [edit for edit in record.edits_of(stems, options.seed) if edit.operator in operators]
     if options.sample is not None and options.sample < len(chosen):
         chosen = random.Random(options.seed).sample(chosen, options.sample)
     start = time.perf_counter()
+    asked.learn(granted_calls())
     with progress() as bar:
         task = bar.add_task("edits of the spec", total=len(chosen))
         found: list[TriedEdit] = on_every_core(
             trial.tried, [(edit,) for edit in chosen], lambda _: bar.advance(task), options.jobs
         )
-    made = {"least": LEAST, **record.fingerprint(), **record.as_json(found)}
+    made = {"least": LEAST, **record.fingerprint(options.seed), **record.as_json(found)}
     write_json(options.json, {**made, "edits_tried": [record.named(one) for one in found]})
     if place is not None:
         write_text(place, plain_json.dumps(made, indent=1) + "\n")
@@ -68,7 +74,7 @@ def run(options: SpecMutationOptions) -> int:
 
 def operators(json: Path | None) -> int:
     """Prints the operators and how many edits each makes, and writes them to ``json``."""
-    made = Counter(edit.operator for edit in record.every_edit())
+    made = Counter(edit.operator for edit in record.drawn(record.every_edit(), SEED))
     rows = [{"name": name, "sentence": said, "edits": made[name]} for name, said in OPERATORS.items()]
     write_json(json, {"operators": rows})
     show(
@@ -91,10 +97,10 @@ def _share(made: Json) -> float:
 
 
 def _print(found: Sequence[TriedEdit], seconds: float) -> None:
-    alive = [one for one in found if one.fate == SURVIVES]
-    if alive:
-        columns = ("place", "function", "operator", "edit", "seen in", "what differs")
-        show(table("No law refutes", columns, [_row(one) for one in alive], lines=True))
+    for fate, title in ((SURVIVES, "No law refutes"), (STRICTER, "Asks more, and nothing needs it")):
+        if rows := [_row(one) for one in found if one.fate == fate]:
+            columns = ("place", "function", "operator", "edit", "seen in", "what differs")
+            show(table(title, columns, rows, lines=True))
     counts = record.counted(found)
     shown = [(stem, *_sums(rows.values())) for stem, rows in counts.items()]
     show(table("Edits of the spec", ("stem", *record.FATES, "refuted of the wrong ones"), shown))
@@ -102,7 +108,7 @@ def _print(found: Sequence[TriedEdit], seconds: float) -> None:
     share = record.share(row for rows in counts.values() for row in rows.values())
     say(
         f"{len(found) - fates[INVALID]} edits: {fates[REFUTED]} refuted, {fates[SURVIVES]} not refuted, "
-        f"{fates[EQUIVALENT]} proved to change nothing, {fates[STRICTER]} proved to ask more and do nothing else; "
+        f"{fates[STRICTER]} proved to ask more and do nothing else, {fates[EQUIVALENT]} proved to change nothing; "
         f"{fates[INVALID]} more are no spec that Python can read; {share:.1%} of the wrong ones are refuted, "
         f"{LEAST:.0%} must be; {seconds:.0f} s"
     )
@@ -123,24 +129,27 @@ def _sums(rows: Any) -> tuple[Any, ...]:
 
 
 def page() -> Json:
-    """What docs/mutation.md shows: the kept result with the present lines of the edits, and what is out of date."""
+    """What docs/mutation.md shows: the kept result, the present lines of the edits, and why some are not refuted."""
     place = _kept_at()
     if not place.exists():
         raise UsageError(f"docs/{KEPT} is missing: run make mutate first")
     kept: Json = plain_json.loads(place.read_text("utf-8"))
-    lines = {edit.key: edit.line for edit in record.every_edit()}
-    for name in (SURVIVES, STRICTER):
-        for row in kept[name]:
-            row["line"] = lines.get(row["key"], "?")
+    lines, known = {edit.key: edit.line for edit in record.every_edit()}, reasons(_kept_at().with_name(REVIEWED))
+    for row in (row for name in (SURVIVES, STRICTER) for row in kept[name]):
+        row["line"] = lines.get(row["key"], "?")
+        row["reason"] = known.get(tuple(row[name] for name in NAMED), {"reason": ""})["reason"]
     total = [row for rows in kept["counts"].values() for row in rows.values()]
     sums: Callable[[Any], tuple[Any, ...]] = _sums
-    return {"kept": kept, "operators": OPERATORS, "fates": record.FATES, "sums": sums, "total": total}
+    return {
+        **{"kept": kept, "operators": OPERATORS, "fates": record.FATES, "sums": sums, "total": total},
+        "drawn": DRAWN,
+    }
 
 
 def out_of_date() -> str:
     """Why docs/mutation.json is of an older spec; empty where it is of this one."""
     kept: Json = plain_json.loads(_kept_at().read_text("utf-8")) if _kept_at().exists() else {}
-    now = record.fingerprint()
+    now = record.fingerprint(SEED)
     old, new = kept.get("spec", {}), now["spec"]
     changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     if changed:
