@@ -1,0 +1,22 @@
+"""A turn that is aborted while it waits gives its session's record back unchanged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def repair() -> None:
+    """Replaces one method of the release, for the rest of this process."""
+    from sglang.srt.managers.scheduler import Scheduler
+
+    real = Scheduler.abort_request
+
+    def abort_request(self: Any, recv_req: Any) -> None:
+        sessions = getattr(self.tree_cache, "session", None)
+        for req in self.waiting_queue if sessions else ():
+            named = recv_req.abort_all or req.rid.startswith(recv_req.rid)
+            if named and sessions.borrowed_slot(req) is not None:
+                req.detach_kv()
+        real(self, recv_req)
+
+    Scheduler.abort_request = abort_request
