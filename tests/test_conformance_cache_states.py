@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from test_conformance_cache import engine_of, run_of, started
 
 from conformance.driver.lockstep import LockStep
 from conformance.driver.protocol import Json
+from conformance.engines.ours.cache import cache
 from conformance.stems.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
+from impl.session_trim import RequestRows
 from spec.mamba_slots_state import ABSENT, OWN
 
 KINDS = {"two": TWO, "lazy": LAZY, "one": ONE, "none": NO_BUFFER}
@@ -49,6 +53,30 @@ def test_a_session_keeps_its_states_with_its_row() -> None:
     lock.do("retract", request=1)
     lock.do("cancel", request=1)
     lock.do("close", session=1)
+    lock.do("quiesce")
+
+
+class GivesUpRows(RequestRows):
+    """A turn that would cut its session's row to nothing, or below its state, begins anew."""
+
+    def begins_anew(self, session: Hashable, given: int) -> bool:
+        """Says which rows are of no use to an input of so many tokens."""
+        row = self.slot.get(session)
+        return row is not None and (given == 1 or int(self.committed[row]) >= given)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("components", [["full"], ["full", "swa", "mamba"]])
+def test_a_row_of_no_use_may_be_given_up(components: list[str], tokens: int) -> None:
+    """A turn without a new token, after one without an answer: the row would be cut to nothing, or below its state."""
+    states: Json = {"buffered": False, "doubled": False, "lazy": False, "size_mamba": 9}
+    lock = started(partial(cache, rows=GivesUpRows), components=components, **states)
+    lock.do("admit", request=0, more=tokens, session=1, unknown=True)
+    lock.do("finish", request=0)
+    lock.do("admit", request=1, more=0, session=1)
+    gives_up = tokens == 1 or "mamba" in components
+    assert [lock.law.counts[name, "done"] for name in ("close", "restore")] == [gives_up, not gives_up]
+    lock.do("finish", request=1)
     lock.do("quiesce")
 
 
