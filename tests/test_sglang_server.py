@@ -372,32 +372,27 @@ def test_a_server_of_known_flags_is_launched_as_the_first_one_was() -> None:
     assert "REQ_A" not in first[1]
 
 
-# Six requests run, and one comes that needs the memory of all: in which order they wait again, server by server.
-PREEMPTS = """
+# Twelve requests wait on each of some servers: in which order a set of them is.
+IN_A_SET = """
     import json, sys
     from conformance.engines.registry import load
 
     make, orders, kept = load("sglang", release=sys.argv[1]).makers["server"], [], []
-    for _ in range(4):
+    for _ in range(3):
         server = make(json.loads(sys.argv[2]))
-        for request in range(7):
-            urgent = request == 6
+        for request in range(12):
             kept.append([object() for _ in range(97 * len(kept))])  # so that requests have other addresses
-            text = [1000 * request + n for n in range(50 if urgent else 2)]
-            server.generate(request, 0, text, 2 if urgent else 9, request, None, 20 if urgent else 0)
-            for _ in range(2 if urgent else 1):
-                while (event := server.go_on()).kind != "poll":
-                    pass
-        orders.append(event.waiting)
+            server.generate(request, 0, [1, 2], 1, 9)
+        while server.go_on().kind != "arrived" or len(server.requests) < 12:
+            pass
+        orders.append([int(request.rid) for request in {*server.requests.values()}])
     print(json.dumps(orders))
 """
 
 
 @pytest.mark.engine
-def test_requests_that_are_preempted_together_wait_in_one_order() -> None:
-    """The release queues them again in the order of a set."""
-    size = ["--page-size", "1", "--max-total-tokens", "80", "--context-length", "70", "--max-running-requests", "6"]
-    flags = [*size, "--attention-backend", "triton", NORMAL, "--enable-priority-scheduling"]
-    first, *others = driven(NEWEST, PREEMPTS, json.dumps({"model": "full", "flags": flags, "sessions": 0}))
-    assert sorted(first) == [*range(6)]
-    assert others == [first] * 3
+def test_a_set_of_requests_has_one_order() -> None:
+    """The release queues requests that are preempted together again in the order of a set."""
+    first, *others = driven(NEWEST, IN_A_SET, json.dumps(config()))
+    assert sorted(first) == [*range(12)]
+    assert others == [first] * 2
