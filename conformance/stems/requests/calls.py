@@ -439,23 +439,23 @@ class RequestCalls:
         return row
 
     def explain_given_up(self, known: RunRequest) -> None:
-        """Explains that a turn of a session was matched that has no use for the row in its session's slot.
+        """Explains that a turn of a session was matched whose whole input the tree has.
 
-        The last token of an input is always computed. So the row of an input of one token could be cut to nothing only,
-        and that of an input which the tree has as a whole only into a page of the tree. With states, no row can be cut:
-        its state is the one after all of its tokens. An engine gives up such a row, and the turn begins as a request of
-        a session without a row. That comes before what the tree evicts for the turn: the row's lock no longer holds its
-        nodes then.
+        The last token of an input is always computed, and the row in the session's slot could be cut into a page of the
+        tree only. So an engine gives up this row, and the turn begins as a request of a session without a row. That
+        comes before what the tree evicts for the turn: the row's lock no longer holds its nodes then.
+
+        A turn that waits may also have given up a row that could be cut to nothing only, or, with states, not at all:
+        the state is the one after all tokens of the row. A turn that runs already may have cut the row.
         """
-        slot = known.session and self.run.rows.slot(known.session)
-        if slot and known.session not in self.run.rows_seen.sessions and self._of_no_use(slot - 1, len(known.tokens)):
+        slot, seen = known.session and self.run.rows.slot(known.session), self.run.rows_seen
+        if not slot or known.session in seen.sessions:
+            return
+        row, tokens = lengths_of(self.run.rows, slot - 1), len(known.tokens)
+        waits = not any(self.requests.get(request) is known for request in seen.requests)
+        stateful = "mamba" in self.config.get("components", ())
+        if row.protected >= tokens or (waits and (tokens == 1 or (stateful and row.committed >= tokens))):
             self.run.close_slot(known.session)
-
-    def _of_no_use(self, row: int, tokens: int) -> bool:
-        """A turn with an input of so many tokens has no use for this row of its session."""
-        now = lengths_of(self.run.rows, row)
-        cut = "mamba" in self.config.get("components", ()) and now.committed >= tokens
-        return tokens == 1 or now.protected >= tokens or cut
 
     def explain_match(self, known: RunRequest, prefix: int) -> None:
         """Explains that a turn of a session was matched: the row in the session's slot is cut back to ``prefix``."""

@@ -12,7 +12,7 @@ def repair() -> None:
     real = Scheduler.abort_request
 
     def abort_request(self: Any, recv_req: Any) -> None:
-        sessions = getattr(self.tree_cache, "session", None)
+        sessions: Any = getattr(self.tree_cache, "session", None)
         for req in self.waiting_queue if sessions else ():
             named = recv_req.abort_all or req.rid.startswith(recv_req.rid)
             if named and sessions.borrowed_slot(req) is not None:
