@@ -12,10 +12,10 @@ def repair() -> None:
     real = Scheduler.abort_request
 
     def abort_request(self: Any, recv_req: Any) -> None:
-        sessions: Any = getattr(self.tree_cache, "session", None)
-        for req in self.waiting_queue if sessions else ():
+        for req in self.waiting_queue:
             named = recv_req.abort_all or req.rid.startswith(recv_req.rid)
-            if named and sessions.borrowed_slot(req) is not None:
+            turn = req.session is not None and req.session.streaming
+            if named and turn and self.tree_cache.session.borrowed_slot(req) is not None:
                 req.detach_kv()
         real(self, recv_req)
 
