@@ -147,12 +147,16 @@ def test_the_script_of_a_page_shows_the_cause(cause: Cause, tmp_path: Path) -> N
 
 # What the program of a page ends with.
 ENDS = {
+    "cancelled_turn_is_saved": "request 3: its input is [1, 1001, 5, 6, 7, 8, 3005], not [1, 1001, 3005]",
     "chunk_ends_inside_page": "request 2 computes token 8 of its text on a state after 9 tokens of another text",
+    "empty_turn_cuts_session": "a reused row must carry allocated KV",
+    "finished_batch_counts_as_busy": "release_memory_occupation should be called only when server is idle",
     "freed_window_enters_tree": "pool memory leak detected",
     "prefill_turns_no_track": "request 1 computes token 4 of its text on a state after 8 tokens of another text",
     "rejected_turn_keeps_session": "session_id='1' already has a slot",
     "retracted_turn_is_saved": "request 1 goes on after 8 tokens of its text",
     "turn_counts_draft_slot": "request 1 goes on after 4 tokens of its text",
+    "waiting_turn_keeps_state_copy": "request 33 computes token 12 of its text on a state after 4 tokens",
 }
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import pytest
 from driven import done, found
 from test_conformance_cache import engine_of, run_of, started
 
-from conformance.driver.lockstep import LockStep
+from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import Json
+from conformance.engines.ours.cache import cache
 from conformance.stems.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
+from impl.session_trim import RequestRows
 from spec.mamba_slots_state import ABSENT, OWN
 
+STATEFUL = ["full", "swa", "mamba"]
 KINDS = {"two": TWO, "lazy": LAZY, "one": ONE, "none": NO_BUFFER}
 
 
@@ -50,6 +55,40 @@ def test_a_session_keeps_its_states_with_its_row() -> None:
     lock.do("cancel", request=1)
     lock.do("close", session=1)
     lock.do("quiesce")
+
+
+class GivesUpRows(RequestRows):
+    """A turn that would cut its session's row to nothing, or below its state, begins anew."""
+
+    def begins_anew(self, session: Hashable, given: int) -> bool:
+        """Says which rows are of no use to an input of so many tokens."""
+        row = self.slot.get(session)
+        return row is not None and (given == 1 or int(self.committed[row]) >= given)
+
+
+def saved_without_answer(components: list[str], tokens: int) -> LockStep:
+    """A session whose turn had no answer, in a cache that gives rows up."""
+    states: Json = {"buffered": False, "doubled": False, "lazy": False, "size_mamba": 9}
+    lock = started(partial(cache, rows=GivesUpRows), components=components, **states)
+    lock.do("admit", request=0, more=tokens, session=1, unknown=True)
+    lock.do("finish", request=0)
+    return lock
+
+
+@pytest.mark.parametrize(("components", "tokens"), [(["full"], 1), (STATEFUL, 1), (STATEFUL, 3)])
+def test_a_row_of_no_use_may_be_given_up(components: list[str], tokens: int) -> None:
+    """A turn without a new token, after one without an answer: the row would be cut to nothing, or below its state."""
+    lock = saved_without_answer(components, tokens)
+    lock.do("look", request=1, more=0, session=1)
+    assert [lock.law.counts[name, "done"] for name in ("close", "restore")] == [1, 0]
+    lock.do("admit", request=1)
+    lock.do("finish", request=1)
+    lock.do("quiesce")
+
+
+def test_a_row_that_can_be_cut_is_not_given_up() -> None:
+    with pytest.raises(Finding, match="has lost its row"):
+        saved_without_answer(["full"], 3).do("look", request=1, more=0, session=1)
 
 
 def test_a_state_that_left_with_the_node_below_is_evicted_once() -> None:

@@ -16,7 +16,7 @@ from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
 from conformance.stems.server import run as server
-from conformance.stems.server.client import LEAST, Client
+from conformance.stems.server.client import ADDS_NOTHING, LEAST, WANTS_NOTHING, Client
 from conformance.stems.server.exclusions import ServerExclusion, may_ask_for_turn, may_say_priority, may_update_weights
 from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent
 from conformance.stems.server.run import ServerRun
@@ -246,6 +246,22 @@ def test_a_server_makes_some_turns_before_it_gives_its_memory_back_where_it_must
         lock = LockStep(run, config)
         Client(lock.do, avoid).send(run, released)
         assert [step["op"] for step in lock.trace.steps] == sent
+
+
+@pytest.mark.parametrize("avoid", [[], [ServerExclusion.EMPTY_TURN]], ids=["any", "avoided"])
+def test_a_client_sends_turns_that_add_nothing_and_turns_that_want_nothing(avoid: list[ServerExclusion]) -> None:
+    """Of a session alone; one whose text is empty adds a token, since an input has one."""
+    lock = begun(repeat(IDLE))
+    lock.do("open", session=1)
+    run = lock.run
+    assert isinstance(run, ServerRun)
+    client = Client(lock.do, avoid, 1)
+    sent: list[tuple[int, int]] = []
+    for pick, texts in ((ADDS_NOTHING, {}), (ADDS_NOTHING, {1: [5]}), (WANTS_NOTHING[0], {1: [5]}), (8, {1: [5]})):
+        run.calls.texts = dict(texts)
+        client.send(run, LEAST._replace(pick=pick, answer=3))
+        sent.append((len(lock.trace.steps[-1]["tokens"]), lock.trace.steps[-1]["longest"]))
+    assert sent == ([(1, 3)] * 4 if avoid else [(1, 3), (0, 3), (1, 0), (1, 3)])
 
 
 def test_what_no_client_sends_is_misuse() -> None:

@@ -371,3 +371,29 @@ def test_a_server_of_known_flags_is_launched_as_the_first_one_was() -> None:
     assert "lpm" in second[0]
     assert "REQ_A" in variables[1]
     assert "REQ_A" not in first[1]
+
+
+# Twelve requests wait on each of some servers: in which order a set of them is.
+IN_A_SET = """
+    import json, sys
+    from conformance.engines.registry import load
+
+    make, orders, kept = load("sglang", release=sys.argv[1]).makers["server"], [], []
+    for _ in range(3):
+        server = make(json.loads(sys.argv[2]))
+        for request in range(12):
+            kept.append([object() for _ in range(97 * len(kept))])  # so that requests have other addresses
+            server.generate(request, 0, [1, 2], 1, 9)
+        while server.go_on().kind != "arrived" or len(server.requests) < 12:
+            pass
+        orders.append([int(request.rid) for request in {*server.requests.values()}])
+    print(json.dumps(orders))
+"""
+
+
+@pytest.mark.engine
+def test_a_set_of_requests_has_one_order() -> None:
+    """The release queues requests that are preempted together again in the order of a set."""
+    first, *others = driven(NEWEST, IN_A_SET, json.dumps(config()))
+    assert sorted(first) == [*range(12)]
+    assert others == [first] * 2

@@ -447,9 +447,17 @@ class RequestCalls:
         The last token of an input is always computed, and the row in the session's slot could be cut into a page of the
         tree only. So an engine gives up this row, and the turn begins as a request of a session without a row. That
         comes before what the tree evicts for the turn: the row's lock no longer holds its nodes then.
+
+        A turn that waits may also have given up a row that could be cut to nothing only, or, with states, not at all:
+        the state is the one after all tokens of the row. A turn that runs already may have cut the row.
         """
-        slot = known.session and self.run.rows.slot(known.session)
-        if slot and self.held(known.session) >= len(known.tokens) and known.session not in self.run.rows_seen.sessions:
+        slot, seen = known.session and self.run.rows.slot(known.session), self.run.rows_seen
+        if not slot or known.session in seen.sessions:
+            return
+        row, tokens = lengths_of(self.run.rows, slot - 1), len(known.tokens)
+        waits = not any(self.requests.get(request) is known for request in seen.requests)
+        stateful = "mamba" in self.config.get("components", ())
+        if row.protected >= tokens or (waits and (tokens == 1 or (stateful and row.committed >= tokens))):
             self.run.close_slot(known.session)
 
     def explain_match(self, known: RunRequest, prefix: int) -> None:

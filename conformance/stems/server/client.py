@@ -18,6 +18,7 @@ from conformance.stems.server.exclusions import (
     may_flush,
     may_release_memory,
     may_say_priority,
+    may_send_empty_turn,
     may_stop,
     may_update_weights,
     turns_before_release,
@@ -25,6 +26,8 @@ from conformance.stems.server.exclusions import (
 )
 from conformance.stems.server.run import ServerRun
 
+# Of 24 draws, which are a turn without a new token, or one for which no answer is asked, where a session goes on.
+ADDS_NOTHING, WANTS_NOTHING = 9, (11, 13)
 RESUMES = 8  # of 24 draws: how many leave a paused server paused
 FAR = 20  # so far apart in priority, one request takes the place of another
 SPARE = 5  # a server keeps so many tokens of its longest text free
@@ -98,6 +101,9 @@ class Client:
             session = 0
         first = len(run.calls.texts.get(session, [])) if session else 0
         longest = max(1, run.longest - SPARE)
+        if may_send_empty_turn(self.exclude, session):
+            length = 0 if pick == ADDS_NOTHING and first else length
+            answer = 0 if pick in WANTS_NOTHING else answer
         tokens = [token(first + n, fork) for n in range(min(length, longest))]
         stops = pick % 5 == 4 and may_stop(run, self.exclude)
         stop = {"stop": first + length + answer // 2} if stops else {}

@@ -27,6 +27,7 @@ class ServerExclusion(StrEnum):
     WAITING_COPY = "server.waiting_copy"
     # A turn of a session whose last turn was aborted while it waited, or after a retract.
     ABORTED_TURN = "server.aborted_turn"
+    EMPTY_TURN = "server.empty_turn"  # turns without a new token, and turns for which no answer is asked
     DRAFTED_TURN = "server.drafted_turn"  # drafts, on a server with sessions: ``Launches.avoided``
     OVERLAPPED_STATE = "server.overlapped_state"  # turns of sessions where steps overlap and states are tracked
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
@@ -47,6 +48,11 @@ def may_ask_for_turn(run: ServerRun, exclude: Collection[StrEnum], session: int,
         return True
     text = len(run.calls.texts.get(session, []))
     return session not in run.sessions_with_turns() and text + more <= run.longest // 2
+
+
+def may_send_empty_turn(exclude: Collection[StrEnum], session: int) -> bool:
+    """Whether a client may send a turn of this session without a new token, or one for which it wants no answer."""
+    return session > 0 and ServerExclusion.EMPTY_TURN not in exclude
 
 
 def may_say_priority(run: ServerRun, exclude: Collection[StrEnum]) -> bool:

@@ -79,8 +79,13 @@ class RustNodes:
     # What the core prints.
 
     def _lines(self) -> dict[int, _Line]:
-        """Every node that the core prints, parents first."""
+        """Every node that the core prints, parents first, and the children of a node by their numbers.
+
+        The core prints the children of a node in the order of a hash table with a random key, so in another order in
+        each run; and what the law explains first must not depend on that.
+        """
         found: dict[int, _Line] = {}
+        paths: dict[int, tuple[int, ...]] = {}
         above: list[_Line] = []  # the path to the node that was printed last
         for text in printed(self._core.pretty_print):
             if (shown := _LINE.match(text)) is None:
@@ -90,10 +95,11 @@ class RustNodes:
             parent = above[-1] if above else None
             line = _Line(ident, parent.ident if parent else None, length, length + (parent.end if parent else 0), locks)
             found[ident] = line
+            paths[ident] = (*(one.ident for one in above), ident)
             above.append(line)
         if not found:
             raise EngineError("the Rust core of the tree prints no nodes that can be read")
-        return found
+        return {ident: found[ident] for ident in sorted(found, key=lambda ident: paths[ident])}
 
     # The keys of nodes.
 

@@ -2,7 +2,8 @@
 
 The release's own ``Scheduler`` runs. Slotproof stands in for the model, the device and the sockets (``docs/server.md``)
 and notes what each forward pass computes: the text whose KV cache is in each slot, and the text after which each
-recurrent state is. A pass that reads anything else than its own text ends the script with an ``AssertionError``.
+recurrent state is. A pass that reads anything else than its own text ends the script with an ``AssertionError``, and so
+does a turn whose input is not what its session's turns have said, and then its client.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from conformance.engines import registry
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import POLL, ServerPass
+from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent, ServerPass
 
 Text = tuple[int, ...]
 
@@ -39,6 +40,8 @@ class Server:
         self.engine: Any = loaded.makers["server"](config)
         self.slots: dict[int, Text] = {}  # the text up to each token whose KV cache is in a slot
         self.states: dict[int, Text] = {}  # the text after which a recurrent state is
+        self.said: dict[int, list[int]] = {}  # the text of each session: of its turns that ended well
+        self._sent: dict[int, tuple[int, list[int]]] = {}  # of each request its session, and what its client sent
         self._forks: dict[int, int] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -51,7 +54,7 @@ class Server:
         """A client sends a request: at the position n of its text ``token(n, fork)`` is sampled. ``stop``: the position
         whose token ends the answer. ``priority``: of the request.
         """
-        self._forks[request] = fork
+        self._forks[request], self._sent[request] = fork, (session, tokens)
         stop = more.get("stop")
         more = {"priority": more.get("priority"), "stop": None if stop is None else token(stop, fork)}
         self.engine.generate(request=request, session=session, tokens=tokens, longest=longest, fork=fork, **more)
@@ -66,6 +69,26 @@ class Server:
             while (event := self.engine.go_on()).kind != POLL:
                 for one in event.passes:
                     self._passes(one)
+                self._follows_sessions(event)
+
+    def _follows_sessions(self, event: ServerEvent) -> None:
+        if event.kind == "closed":
+            self.said.pop(event.session, None)
+        for request, known in event.requests.items():
+            if event.kind == "arrived" and known.session and not known.turned_away:
+                self._goes_on(request, known)
+            elif event.kind == "left" and known.sent is not None:
+                self._ends(known)
+
+    def _goes_on(self, request: int, known: ServedRequest) -> None:
+        session, sent = self._sent[request]
+        if not any(self._sent[other][0] == session for other in self.engine.requests if other != request):
+            text = self.said.get(session, []) + sent
+            assert list(known.tokens) == text, f"request {request}: its input is {list(known.tokens)}, not {text}"
+
+    def _ends(self, known: ServedRequest) -> None:
+        if known.session in self.engine.cache_snapshot().rows.sessions:  # it ended well: its session keeps the row
+            self.said[known.session] = [*known.tokens, *known.sampled[: known.sent]]
 
     def _passes(self, one: ServerPass) -> None:
         known = self.engine.requests[one.request]

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
+from zlib import crc32
 
 import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -30,6 +31,7 @@ IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_ru
 ALONE = "fake"  # the backend of torch for groups that talk to nobody
 EVERYWHERE = "*"  # the name is set in each module of the release that has it
 TENSOR = "torch.Tensor"  # the name is a method of a tensor
+REQUEST = "managers.schedule_batch.Req"  # the name is a method of a request
 SCHEDULER, RUNNER = "managers.scheduler", "model_executor.model_runner"
 DRAFT_FLAGS = "arg_groups.speculative_hook"
 DRAFTING = (
@@ -182,6 +184,11 @@ def _none(_: Place) -> Callable[..., None]:
     return lambda *_, **__: None
 
 
+def _of_name(_: Place) -> Callable[[Any], int]:
+    """A hash of a request that is the same in each process, whatever its address is."""
+    return lambda request: crc32(request.rid.encode())
+
+
 def _groups(place: Place) -> Callable[..., None]:
     """The release's own ``init_parallel_runtime`` where the groups of this process are not there yet. The groups of one
     process have no network.
@@ -281,6 +288,13 @@ ROWS: tuple[StandInRow, ...] = (
     StandInRow(TENSOR, "pin_memory", _itself, NO_PINNING, "the tensor itself"),
     StandInRow(TENSOR, "record_stream", _none, "a CPU has no streams", "calls are made in their order"),
     StandInRow(
+        REQUEST,
+        "__hash__",
+        _of_name,
+        "requests that are preempted together are queued again in the order of a set, which is that of their addresses",
+        "the hash is that of the request's name, so that a run is the same each time",
+    ),
+    StandInRow(
         "managers.schedule_batch", "torch", lambda _: UnpinnedTorch(), NO_PINNING, "a new tensor is an ordinary one"
     ),
     StandInRow(
@@ -374,5 +388,7 @@ def _modules(place: Place, row: StandInRow) -> list[Any]:
         return modules_with(row.name)
     if row.module == TENSOR:
         return [torch.Tensor]
+    if row.module == REQUEST:
+        return [place.imported.module("managers.schedule_batch").Req]
     module = place.imported.module(row.module)
     return [module] if has_name(module, row.name) else []
