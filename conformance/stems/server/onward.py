@@ -21,6 +21,7 @@ class OnwardServer:
         self.run, self.engine, self.shadow = run, run.engine, run.shadow
         self.passes = run.calls.passes
         self.texts = [request.text for request in run.calls.requests.values()]
+        self.texts += [[*key, STRANGER] for key in run.cache.tree.seen]  # each shares all that a node of the tree has
         self.known = dict(run.calls.requests)
         self.number = 1 + max(run.forks, default=0)
         self.here = set(run.here)
@@ -38,7 +39,7 @@ class OnwardServer:
         yield from self._turn()
 
     def again(self) -> Move:
-        """A client sends a text that was there before, and the server makes some turns."""
+        """A client sends a text that was there before, or one that goes on from it, and the server makes some turns."""
         if self.texts:
             yield from self._comes(list(self.texts[self.number % len(self.texts)]), 0)
 
@@ -106,3 +107,6 @@ class OnwardServer:
             done.append((one.request, asked, one.end))
         if done:
             self.passes.launch(done, {one.request: one.start + len(one.slots) for one in event.passes})
+        for one in event.passes:
+            if one.tracked is not None:
+                self.passes.tracks(one.request, self.known[one.request], *one.tracked)
