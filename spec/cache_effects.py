@@ -11,6 +11,8 @@ from spec.cache_state import CacheState
 from spec.lengths import Length
 from spec.lock_ref_state import begin, lives
 from spec.logic import Number, Seq, Truth, implies, ite
+from spec.mamba_slots_state import RUNNING as EQUIPPED
+from spec.mamba_slots_state import is_request
 from spec.pool import PADDING
 from spec.session_trim_state import RUNNING, each_request, full_pool, swa_pool
 
@@ -245,10 +247,13 @@ def request_gives_every_state(was: CacheState, now: CacheState, request: Number)
     return state_effects.goes_for_good(was.states, now.states, request) & off
 
 
-def node_copies_a_state(was: CacheState, now: CacheState, node: Number, slot: Number) -> Truth:
-    """The tree node, which had no state, has one, in the slot that is handed out for the copy."""
+def node_copies_a_state(was: CacheState, now: CacheState, request: Number, node: Number, slot: Number) -> Truth:
+    """The tree node, which had no state, has one, in the slot that is handed out for the copy of the state of a request
+    that runs.
+    """
+    runs = is_request(was.states, request) & (was.states.phase(request) == EQUIPPED)
     got = state_effects.node_gets_the_slot(was.states, now.states, was.states.first_node + node, slot)
-    return got & (was.tree.mamba(node) != 1) & (now.tree.mamba(node) == 1)
+    return runs & got & (was.tree.mamba(node) != 1) & (now.tree.mamba(node) == 1)
 
 
 def node_gives_its_state(was: CacheState, now: CacheState, node: Number) -> Truth:
