@@ -1,0 +1,328 @@
+"""Which functions of the next release mend a finding that the next release no longer shows.
+
+``python -m conformance.search.mends ENGINE RELEASE NEXT`` prints JSON; it reads from its standard input which kept
+traces are ``broken`` on the release and keep the law on the next one, and which keep the law on both (``lawful``).
+
+The release is loaded, and functions that a broken trace calls, and whose text differs in the next release, are replaced
+by their text there: each function alone, then all changed methods of one class, all changed functions of one file, and
+everything that differs in the files that the trace calls. Of several functions as many as possible are taken back. Each
+attempt is made in a forked process. Functions mend a trace where all of this holds:
+
+- with them the trace keeps every law, and each of its operations was sent to the engine;
+- each operation before the one that broke the law, and that operation too, took the transitions of the law that it
+  takes on one of the two releases, the operation that broke the law those that it takes on the next one. So a function
+  does not mend a trace where it makes the engine refuse a call, or do nothing, on the way to the broken step;
+- with the names that the next release adds, and the text of this release in the place of that of the next one, the
+  trace still breaks the law as before;
+- without any one of them the trace does not keep the law;
+- each lawful trace still keeps the law with them.
+
+This is run, not judged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from conformance.driver.lockstep import CONFORMS, Law
+from conformance.driver.protocol import EngineError, Json
+from conformance.engines import registry
+from conformance.engines.registry import Loaded
+from conformance.search.elsewhere import ask, tell
+from conformance.search.harm import forked
+from conformance.search.replacing import Function, OtherRelease, Place, add_new_names, definitions, differs, replace
+from conformance.telling.tell import tell as told
+from conformance.traces import trace_files
+from conformance.traces.outcome import outcome
+from conformance.traces.trace_files import Kept
+
+Places = tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a trace shows on a release. ``verdict``, ``step``, ``law``, ``kind``: see ``conformance.search.replay.row``;
+    ``step`` is where an operation could not be sent, too. ``took``: for each operation that was tried how often it took
+    each transition of the law, done and refused.
+    """
+
+    verdict: str
+    step: int | None = None
+    law: str | None = None
+    kind: str | None = None
+    took: Sequence[Mapping[str, int]] = ()
+
+    @property
+    def broken(self) -> tuple[str, int | None, str | None, str | None]:
+        """What is broken, and where."""
+        return self.verdict, self.step, self.law, self.kind
+
+
+def shown(kept: Kept, loaded: Loaded) -> Shown:
+    """What a trace shows on the engine as it is in this process now."""
+    took: list[dict[str, int]] = []
+    before: Counter[str] = Counter()
+
+    def stepped(law: Law) -> None:
+        nonlocal before
+        now = Counter({f"{name} {how}": times for (name, how), times in law.counts.items()})
+        took.append({**(now - before)})
+        before = now
+
+    found = outcome(kept.trace, loaded.makers[kept.trace.stem], stepped=stepped)
+    first = found.first
+    step = found.stopped_at if first is None else first.step
+    broken = (None, None) if first is None else (first.law, first.kind)
+    return Shown(found.verdict, step, *broken, took)
+
+
+def why_not(before: Shown, now: Shown, later: Shown, steps: int) -> str:
+    """Why a trace of so many steps is not mended; empty where it is. ``before``: what it shows on the release as it is;
+    ``now``: with replaced functions; ``later``: on the next release.
+    """
+    if now.verdict != CONFORMS:
+        return f"it breaks {now.law}" if now.law else "an operation cannot be sent"
+    if len(now.took) != steps:
+        return f"{len(now.took)} of {steps} operations were sent"
+    last = before.step or 0
+    for number in range(last):
+        lawful = [later.took[number], *([before.took[number]] if number + 1 < last else [])]
+        if now.took[number] not in lawful:
+            return f"operation {number + 1} does something else than on either release"
+    return ""
+
+
+@dataclass
+class Attempts:
+    """Attempts to mend ``broken`` traces on a loaded release with functions of the next one.
+
+    ``later``: what each trace shows on the next release, by name. ``before``: what it shows on this release, and
+    ``calls``: the functions that it calls there.
+    """
+
+    loaded: Loaded
+    other: OtherRelease
+    broken: Sequence[Kept]
+    later: Mapping[str, Shown]
+    before: dict[str, Shown] = field(default_factory=dict)
+    calls: dict[str, Places] = field(default_factory=dict)
+    _differing: dict[Place, Function | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for kept in self.broken:
+            told: Json = forked(lambda kept=kept: asdict(shown(kept, self.loaded)))
+            self.before[kept.name] = Shown(**told)
+            called: list[list[str]] = forked(lambda kept=kept: self._called(kept))
+            self.calls[kept.name] = tuple(sorted(Place(*one) for one in called))
+
+    def _called(self, kept: Kept) -> list[tuple[str, str]]:
+        steps = told(kept.trace, self.loaded.makers[kept.trace.stem], self.loaded.roots)
+        return sorted({(frame.file, frame.function) for step in steps for frame in step.functions})
+
+    @property
+    def root(self) -> Path:
+        """The folder of the engine's package."""
+        return self.loaded.roots[0]
+
+    def files(self, kept: Kept) -> list[str]:
+        """The files of the functions that the trace calls."""
+        return sorted({place.file for place in self.calls[kept.name]})
+
+    def differing(self, place: Place) -> Function | None:
+        """The text of a function in the next release, where it differs."""
+        if place not in self._differing:
+            here, there = definitions(self.root / place.file).get(place.name), self.other.text(place)
+            changed = here is not None and there is not None and differs(here, there)
+            self._differing[place] = there if changed else None
+        return self._differing[place]
+
+    def called(self, kept: Kept) -> Places:
+        """The functions that the trace calls and that differ in the next release."""
+        return tuple(place for place in self.calls[kept.name] if self.differing(place))
+
+    def prepare(self) -> list[Kept]:
+        """Adds the names that only the next release has, from now on, and returns the traces that are broken as before:
+        of another one nobody can say which function mends it.
+        """
+        for file in sorted({file for kept in self.broken for file in self.files(kept)}):
+            add_new_names(file, self.root, self.other)
+        return [kept for kept in self.broken if self.still_broken((), kept)]
+
+    def with_text(self, places: Places, kept: Sequence[Kept], own: bool = False) -> dict[str, Shown]:
+        """What these traces show with these functions of the next release; nothing where they cannot be replaced.
+        ``own``: with the release's own text in their place, after it was compiled in the same way.
+        """
+        nodes = [definitions(self.root / p.file).get(p.name) if own else self.other.text(p) for p in places]
+
+        def look() -> dict[str, Json]:
+            for place, node in zip(places, nodes, strict=True):
+                if not isinstance(node, Function):
+                    raise LookupError(place)
+                replace(place, self.root, node)
+            return {one.name: asdict(shown(one, self.loaded)) for one in kept}
+
+        try:
+            found: dict[str, Json] = forked(look) or {}
+        except EngineError:
+            return {}
+        return {name: Shown(**told) for name, told in found.items()}
+
+    def mends(self, places: Places, kept: Sequence[Kept]) -> list[str]:
+        """The names of those of these traces that the functions mend, by the first two rules of this module."""
+        found = self.with_text(places, kept)
+        return [one.name for one in kept if one.name in found and not self.why_not(one, found[one.name])]
+
+    def why_not(self, kept: Kept, now: Shown) -> str:
+        """See ``why_not`` of this module."""
+        return why_not(self.before[kept.name], now, self.later[kept.name], len(kept.trace.steps))
+
+    def still_broken(self, places: Places, kept: Kept) -> bool:
+        """The control: with the release's own text the trace breaks the law as before."""
+        now = self.with_text(places, [kept], own=True).get(kept.name)
+        return now is not None and now.broken == self.before[kept.name].broken
+
+    def spoiled(self, places: Places, lawful: Sequence[Kept]) -> list[str]:
+        """The lawful traces that do not keep the law with these functions."""
+        found = self.with_text(places, lawful)
+        return [one.name for one in lawful if one.name not in found or found[one.name].verdict != CONFORMS]
+
+
+@dataclass(frozen=True)
+class Mend:
+    """Functions that mend a trace. ``others``: functions each of which mends it alone, too."""
+
+    places: Places
+    others: Places = ()
+
+
+def found(attempts: Attempts, lawful: Sequence[Kept]) -> dict[str, Mend]:
+    """What mends each trace, by name: the function that mends most of the traces where one function does it alone, else
+    a few functions of which none can be left out. Traces that nothing mends are left out.
+    """
+    broken = attempts.prepare()
+    called = {kept.name: attempts.called(kept) for kept in broken}
+    judge = _Judge(attempts, lawful)
+    alone: dict[Place, list[Kept]] = {}
+    for place in sorted({place for places in called.values() for place in places}):
+        waiting = [kept for kept in broken if place in called[kept.name]]
+        names = attempts.mends((place,), waiting)
+        alone[place] = [kept for kept in waiting if kept.name in names and judge((place,), kept)]
+    mended: dict[str, Mend] = {}
+    for kept in broken:
+        able = sorted((p for p in alone if kept in alone[p]), key=lambda p: (-len(alone[p]), p))
+        if able:
+            mended[kept.name] = Mend((able[0],), tuple(able[1:]))
+    for kept in [kept for kept in broken if kept.name not in mended]:
+        known = [mend.places for mend in mended.values() if len(mend.places) > 1]
+        for places in [*known, *_sets(attempts, called[kept.name], attempts.files(kept))]:
+            if attempts.mends(places, [kept]):
+                fewest = _fewest(places, lambda fewer, kept=kept: bool(attempts.mends(fewer, [kept])))  # type: ignore[misc]
+                if judge(fewest, kept):
+                    mended[kept.name] = Mend(fewest)
+                    break
+    return mended
+
+
+@dataclass
+class _Judge:
+    """The last rules of this module, for functions that mend a trace by the first ones."""
+
+    attempts: Attempts
+    lawful: Sequence[Kept]
+    known: dict[Places, bool] = field(default_factory=dict)
+
+    def __call__(self, places: Places, kept: Kept) -> bool:
+        if places not in self.known:
+            self.known[places] = not self.attempts.spoiled(places, self.lawful)
+        return self.known[places] and self.attempts.still_broken(places, kept)
+
+
+def _sets(attempts: Attempts, called: Places, files: Sequence[str]) -> Iterator[Places]:
+    """The functions that are tried together: the changed methods of a class, the changed functions of a file, all
+    changed functions that are called, and all of all files.
+    """
+    classes = dict.fromkeys((place.file, place.owner) for place in called if place.owner)
+    every = {file: _changed_of(attempts, file) for file in files}
+    tried = [tuple(place for place in every[file] if place.owner == owner) for file, owner in classes]
+    tried += [*every.values(), called, tuple(place for places in every.values() for place in places)]
+    yield from dict.fromkeys(places for places in tried if len(places) > 1)
+
+
+def _changed_of(attempts: Attempts, file: str) -> Places:
+    return tuple(place for name in definitions(attempts.root / file) if attempts.differing(place := Place(file, name)))
+
+
+def _fewest(places: Places, enough: Callable[[Places], bool]) -> Places:
+    """Those of the functions that are enough, and of which none can be left out; halves are left out first."""
+    size = len(places) // 2
+    while size:
+        parts = (places[:start] + places[start + size :] for start in range(0, len(places), size))
+        fewer = next((part for part in parts if part and enough(part)), None)
+        if fewer is None:
+            size //= 2
+        else:
+            places, size = fewer, min(size, len(fewer) // 2)
+    return places
+
+
+def mends(loaded: Loaded, root: Path, later: Mapping[str, Shown], broken: Sequence[str], lawful: Sequence[str]) -> Json:
+    """For each broken trace the ``functions`` that mend it, and the ``others`` each of which does so alone, with the
+    line in which each begins in this release. ``root``: the folder of the engine's package in the next release.
+    ``later``: what the traces show there.
+    """
+    traces = {name: trace_files.load(name) for name in (*broken, *lawful)}
+    attempts = Attempts(loaded, OtherRelease(root), [traces[name] for name in broken], later)
+    by_name = found(attempts, [traces[name] for name in lawful])
+    return {name: _row(attempts, by_name.get(name)) for name in broken}
+
+
+def _row(attempts: Attempts, mend: Mend | None) -> Json:
+    def told(places: Places) -> list[Json]:
+        return [
+            {"file": p.file, "line": definitions(attempts.root / p.file)[p.name].lineno, "function": p.name}
+            for p in places
+        ]
+
+    return {"functions": told(mend.places), "others": told(mend.others)} if mend else {"functions": [], "others": []}
+
+
+def shown_by(loaded: Loaded, names: Sequence[str]) -> Json:
+    """What these traces show on a release, by name, and the ``root`` of its package."""
+    rows = {name: asdict(shown(trace_files.load(name), loaded)) for name in names}
+    return {"root": str(loaded.roots[0]), "shown": rows}
+
+
+def mends_elsewhere(engine: str, release: str, following: str, broken: Sequence[str], lawful: Sequence[str]) -> Json:
+    """As ``mends``, in processes of its own. Raises ``EngineError`` if a release cannot be loaded."""
+    module, what = f"{__package__}.mends", f"the mends of {engine} {release}"
+    found: Json = ask(module, ["mends", engine, release, following, ",".join(broken), ",".join(lawful)], what)
+    return found
+
+
+def main() -> int:
+    """``shown ENGINE RELEASE TRACES`` prints what traces show; ``mends ENGINE RELEASE NEXT BROKEN LAWFUL`` what mends
+    them. Names of traces are separated by commas.
+    """
+    logging.disable()
+    do, engine, release, *more = sys.argv[1:]
+    if do == "shown":
+        return tell(lambda: shown_by(registry.load(engine, release=release), more[0].split(",")))
+    following, broken, lawful = more[0], more[1].split(","), [*filter(None, more[2].split(","))]
+
+    def answer() -> Json:
+        names = ",".join([*broken, *lawful])
+        later = ask(f"{__package__}.mends", ["shown", engine, following, names], f"replaying on {engine} {following}")
+        by_name = {name: Shown(**told) for name, told in later["shown"].items()}
+        kept = [name for name in lawful if by_name[name].verdict == CONFORMS]
+        return mends(registry.load(engine, release=release), Path(later["root"]), by_name, broken, kept)
+
+    return tell(answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
