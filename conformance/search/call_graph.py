@@ -220,12 +220,15 @@ class CallGraph:
         """All functions."""
         return (place for several in self.named.values() for place in several)
 
+    def __contains__(self, place: object) -> bool:
+        return isinstance(place, Place) and place in self.named.get(place.name.rpartition(".")[2], ())
+
     def chain(self, target: Place, entrances: Entrances) -> Chain | None:
         """The chain of calls to a function with the fewest calls that are by name alone, and of these the shortest;
         ``None`` if none leads there. One that begins with the start of the server is told where there is no other.
         Raises ``LookupError`` where the package has no such function.
         """
-        if target not in self.named.get(target.name.rpartition(".")[2], ()):
+        if target not in self:
             raise LookupError(f"{target.file}:{target.name}")
         if entrances not in self._known:
             self._known[entrances] = self._searched(entrances)
@@ -369,7 +372,8 @@ class _Search:
         self.begin = begin
         self.before: dict[Place, tuple[Place, Call] | None] = {}
         self._order: dict[Place, float] = {}
-        waiting: list[tuple[float, Place, tuple[Place, Call] | None]] = [(one.far, place, None) for place, one in sorted(begin.items())]
+        waiting: list[tuple[float, Place, tuple[Place, Call] | None]]
+        waiting = sorted((one.far, place, None) for place, one in begin.items())
         while waiting:
             far, place, by = heapq.heappop(waiting)
             if place in self.before:

@@ -1,7 +1,7 @@
 """Which functions of the next release mend a finding that the next release no longer shows.
 
-``python -m conformance.search.mends ENGINE RELEASE NEXT`` prints JSON; it reads from its standard input which kept
-traces are ``broken`` on the release and keep the law on the next one, and which keep the law on both (``lawful``).
+``python -m conformance.search.mends mends ENGINE RELEASE NEXT BROKEN LAWFUL`` prints JSON. BROKEN are kept traces that
+break the law on the release and keep it on the next one, LAWFUL are those that keep it on both.
 
 The release is loaded, and functions that a broken trace calls, and whose text differs in the next release, are replaced
 by their text there: each function alone, then all changed methods of one class, all changed functions of one file, and
@@ -15,7 +15,7 @@ attempt is made in a forked process. Functions mend a trace where all of this ho
 - with the names that the next release adds, and the text of this release in the place of that of the next one, the
   trace still breaks the law as before;
 - without any one of them the trace does not keep the law;
-- each lawful trace still keeps the law with them.
+- each lawful trace that keeps the law with the added names keeps it with these functions, too.
 
 This is run, not judged.
 """
@@ -27,6 +27,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from conformance.driver.lockstep import CONFORMS, Law
@@ -42,6 +43,7 @@ from conformance.traces.outcome import outcome
 from conformance.traces.trace_files import Kept
 
 Places = tuple[Place, ...]
+SECONDS = 600  # that an attempt may take: an engine that was changed can hang
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ def shown(kept: Kept, loaded: Loaded) -> Shown:
     found = outcome(kept.trace, loaded.makers[kept.trace.stem], stepped=stepped)
     first = found.first
     step = found.stopped_at if first is None else first.step
-    broken = (None, None) if first is None else (first.law, first.kind)
-    return Shown(found.verdict, step, *broken, took)
+    law, kind = (None, None) if first is None else (first.law, first.kind)
+    return Shown(found.verdict, step, law, kind, took)
 
 
 def why_not(before: Shown, now: Shown, later: Shown, steps: int) -> str:
@@ -115,14 +117,17 @@ class Attempts:
 
     def __post_init__(self) -> None:
         for kept in self.broken:
-            told: Json = forked(lambda kept=kept: asdict(shown(kept, self.loaded)))
-            self.before[kept.name] = Shown(**told)
-            called: list[list[str]] = forked(lambda kept=kept: self._called(kept))
-            self.calls[kept.name] = tuple(sorted(Place(*one) for one in called))
+            made = forked(partial(self._looked_at, kept), SECONDS)
+            if made is None:
+                raise EngineError(f"{kept.name} ends the process of {self.loaded.label}")
+            self.before[kept.name] = Shown(**made[0])
+            self.calls[kept.name] = tuple(Place(*one) for one in made[1])
 
-    def _called(self, kept: Kept) -> list[tuple[str, str]]:
+    def _looked_at(self, kept: Kept) -> tuple[Json, list[tuple[str, str]]]:
+        """What the trace shows, and the files and names of the functions that it calls."""
+        first = asdict(shown(kept, self.loaded))
         steps = told(kept.trace, self.loaded.makers[kept.trace.stem], self.loaded.roots)
-        return sorted({(frame.file, frame.function) for step in steps for frame in step.functions})
+        return first, sorted({(frame.file, frame.function) for step in steps for frame in step.functions})
 
     @property
     def root(self) -> Path:
@@ -145,12 +150,15 @@ class Attempts:
         """The functions that the trace calls and that differ in the next release."""
         return tuple(place for place in self.calls[kept.name] if self.differing(place))
 
-    def prepare(self) -> list[Kept]:
-        """Adds the names that only the next release has, from now on, and returns the traces that are broken as before:
-        of another one nobody can say which function mends it.
-        """
+    def add_names(self) -> None:
+        """Adds the names that only the next release has to the files that the broken traces call, from now on."""
         for file in sorted({file for kept in self.broken for file in self.files(kept)}):
             add_new_names(file, self.root, self.other)
+
+    def same(self) -> list[Kept]:
+        """The broken traces that break the law as before where nothing is replaced. Of another one, which the added
+        names alone change, nobody can say which function mends it.
+        """
         return [kept for kept in self.broken if self.still_broken((), kept)]
 
     def with_text(self, places: Places, kept: Sequence[Kept], own: bool = False) -> dict[str, Shown]:
@@ -167,7 +175,7 @@ class Attempts:
             return {one.name: asdict(shown(one, self.loaded)) for one in kept}
 
         try:
-            found: dict[str, Json] = forked(look) or {}
+            found: dict[str, Json] = forked(look, SECONDS) or {}
         except EngineError:
             return {}
         return {name: Shown(**told) for name, told in found.items()}
@@ -186,10 +194,10 @@ class Attempts:
         now = self.with_text(places, [kept], own=True).get(kept.name)
         return now is not None and now.broken == self.before[kept.name].broken
 
-    def spoiled(self, places: Places, lawful: Sequence[Kept]) -> list[str]:
-        """The lawful traces that do not keep the law with these functions."""
-        found = self.with_text(places, lawful)
-        return [one.name for one in lawful if one.name not in found or found[one.name].verdict != CONFORMS]
+    def lawful(self, kept: Sequence[Kept], places: Places = ()) -> list[Kept]:
+        """Those of these traces that keep the law with these functions."""
+        found = self.with_text(places, kept)
+        return [one for one in kept if one.name in found and found[one.name].verdict == CONFORMS]
 
 
 @dataclass(frozen=True)
@@ -204,7 +212,7 @@ def found(attempts: Attempts, lawful: Sequence[Kept]) -> dict[str, Mend]:
     """What mends each trace, by name: the function that mends most of the traces where one function does it alone, else
     a few functions of which none can be left out. Traces that nothing mends are left out.
     """
-    broken = attempts.prepare()
+    broken = attempts.same()
     called = {kept.name: attempts.called(kept) for kept in broken}
     judge = _Judge(attempts, lawful)
     alone: dict[Place, list[Kept]] = {}
@@ -238,7 +246,7 @@ class _Judge:
 
     def __call__(self, places: Places, kept: Kept) -> bool:
         if places not in self.known:
-            self.known[places] = not self.attempts.spoiled(places, self.lawful)
+            self.known[places] = len(self.attempts.lawful(self.lawful, places)) == len(self.lawful)
         return self.known[places] and self.attempts.still_broken(places, kept)
 
 
@@ -272,13 +280,16 @@ def _fewest(places: Places, enough: Callable[[Places], bool]) -> Places:
 
 def mends(loaded: Loaded, root: Path, later: Mapping[str, Shown], broken: Sequence[str], lawful: Sequence[str]) -> Json:
     """For each broken trace the ``functions`` that mend it, and the ``others`` each of which does so alone, with the
-    line in which each begins in this release. ``root``: the folder of the engine's package in the next release.
-    ``later``: what the traces show there.
+    line in which each begins in this release; and how many ``lawful`` traces were replayed with them.
+
+    ``root``: the folder of the engine's package in the next release. ``later``: what the traces show there.
     """
     traces = {name: trace_files.load(name) for name in (*broken, *lawful)}
     attempts = Attempts(loaded, OtherRelease(root), [traces[name] for name in broken], later)
-    by_name = found(attempts, [traces[name] for name in lawful])
-    return {name: _row(attempts, by_name.get(name)) for name in broken}
+    attempts.add_names()
+    lawful_now = attempts.lawful([traces[name] for name in lawful])
+    by_name = found(attempts, lawful_now)
+    return {name: {**_row(attempts, by_name.get(name)), "lawful": len(lawful_now)} for name in broken}
 
 
 def _row(attempts: Attempts, mend: Mend | None) -> Json:
@@ -315,11 +326,10 @@ def main() -> int:
     following, broken, lawful = more[0], more[1].split(","), [*filter(None, more[2].split(","))]
 
     def answer() -> Json:
-        names = ",".join([*broken, *lawful])
-        later = ask(f"{__package__}.mends", ["shown", engine, following, names], f"replaying on {engine} {following}")
+        asked = ["shown", engine, following, ",".join(broken)]
+        later = ask(f"{__package__}.mends", asked, f"replaying on {engine} {following}")
         by_name = {name: Shown(**told) for name, told in later["shown"].items()}
-        kept = [name for name in lawful if by_name[name].verdict == CONFORMS]
-        return mends(registry.load(engine, release=release), Path(later["root"]), by_name, broken, kept)
+        return mends(registry.load(engine, release=release), Path(later["root"]), by_name, broken, lawful)
 
     return tell(answer)
 
