@@ -570,6 +570,24 @@ def mends(
 
 
 @app.command()
+def reach(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[finding]...", help="Only these findings.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Write docs/chains.json, and the pages of the findings.")
+    ] = False,
+) -> None:
+    """Show how a server comes to the call of a finding.
+
+    For each finding of a part of an engine: a chain of calls from a message handler or a loop of the server to the
+    function that the trace calls last, by the syntax trees of the last release that shows it. No chain: no caller. Exit
+    code 1 if docs/chains.json says something else.
+    """
+    from slotproof.commands import reach as reaching
+
+    raise typer.Exit(reaching.run(names or [], keep))
+
+
+@app.command()
 def engines(
     stems: Annotated[
         list[str] | None,

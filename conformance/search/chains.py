@@ -1,9 +1,9 @@
 """Whether a chain of calls leads from a message handler or a loop of the server to what the last call of a kept trace
 calls: ``python -m conformance.search.chains ENGINE RELEASE TRACE…`` prints JSON.
 
-The trace is replayed up to the operation that breaks the law. Functions of the engine that the driver itself calls there
-are looked for in the release's call graph (``conformance.search.call_graph``). Nobody can send the trace only where no
-chain leads to any of them.
+The trace is replayed up to the operation that breaks the law. Functions of the engine that the driver itself calls
+there are looked for in the release's call graph (``conformance.search.call_graph``). Nobody can send the trace only
+where no chain leads to any of them.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def last_called(kept: Kept, loaded: Loaded) -> list[tuple[str, str]]:
 
 def reach(loaded: Loaded, names: Sequence[str]) -> Json:
     """For each trace, by name: the ``function`` to which a chain of calls leads, as ``module/file.py:Class.function``;
-    what the chain ``begins`` with, empty where there is none; and the functions of the ``chain``, each with its ``name``
-    and with ``by_name``, whether the call is by name alone. Where no chain leads to any of several functions it is the
-    one that is called last. All is empty where the operation calls no function of the engine's Python code.
+    what the chain ``begins`` with, empty where there is none; and the functions of the ``chain``, each with its
+    ``name`` and with ``by_name``, whether the call is by name alone. Where no chain leads to any of several functions
+    it is the one that is called last. All is empty where the operation calls no function of the engine's Python code.
     """
     graph, entrances = CallGraph(loaded.roots[0]), entrances_of(loaded.name)
     found: Json = {}

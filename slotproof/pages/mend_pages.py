@@ -61,6 +61,11 @@ class MendedFinding:
         return ", ".join(place(one) for one in self.functions)
 
     @property
+    def title(self) -> str:
+        """The names of the functions."""
+        return ", ".join(str(one["function"]) for one in self.functions)
+
+    @property
     def others_where(self) -> str:
         """The other functions with their files and lines."""
         return ", ".join(place(one) for one in self.others)
@@ -92,15 +97,6 @@ class RepairedCause:
     def harm(self) -> str:
         """The gravest harm in the release, in a sentence."""
         return str(self.harm_of(self.gravest)["sentence"])
-
-    def as_json(self) -> Json:
-        """The cause as plain data."""
-        one = self.first
-        return {
-            **{"functions": [*one.functions], "release": one.release, "repaired_in": one.repaired_in},
-            "harm": self.harm,
-            "traces": [row.finding for row in self.rows],
-        }
 
 
 def place(function: Json) -> str:
