@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 from conformance.driver.entrances import Entrances
 from conformance.driver.protocol import EngineError, Json
@@ -19,14 +18,12 @@ from conformance.engines import registry
 from conformance.engines.registry import Loaded
 from conformance.search.call_graph import CallGraph, Chain
 from conformance.search.elsewhere import ask, tell
-from conformance.search.harm import forked
 from conformance.search.replacing import Place
 from conformance.telling.tell import tell as told
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
 from conformance.traces.trace_files import Kept
 
-SECONDS = 600  # that a replay may take
 NOWHERE: Json = {"function": "", "begins": "", "chain": []}
 
 
@@ -38,15 +35,15 @@ def entrances_of(engine: str) -> Entrances:
     return found
 
 
-def last_called(kept: Kept, loaded: Loaded) -> list[tuple[str, str]]:
-    """The functions that the driver calls in the operation that breaks the law, the last called first, each by its file
-    and its name; without those that Python calls for an operator or a class.
+def last_called(kept: Kept, loaded: Loaded) -> list[Place]:
+    """The functions that the driver calls in the operation that breaks the law, the last called first; without those
+    that Python calls for an operator or a class.
     """
     first = outcome(kept.trace, loaded.makers[kept.trace.stem]).first
     steps = told(kept.trace, loaded.makers[kept.trace.stem], loaded.roots)
     broken = steps[(first.step if first else len(steps)) - 1]
-    called = [(frame.file, frame.function) for frame in reversed(broken.engine) if frame.depth == 1]
-    return [one for one in dict.fromkeys(called) if not one[1].rpartition(".")[2].startswith("__")]
+    called = [Place(frame.file, frame.function) for frame in reversed(broken.engine) if frame.depth == 1]
+    return [one for one in dict.fromkeys(called) if not one.name.rpartition(".")[2].startswith("__")]
 
 
 def reach(loaded: Loaded, names: Sequence[str]) -> Json:
@@ -58,8 +55,7 @@ def reach(loaded: Loaded, names: Sequence[str]) -> Json:
     graph, entrances = CallGraph(loaded.roots[0]), entrances_of(loaded.name)
     found: Json = {}
     for kept in map(trace_files.load, names):
-        places = [Place(*one) for one in forked(partial(last_called, kept, loaded), SECONDS) or ()]
-        known = [place for place in places if place in graph]
+        known = [place for place in last_called(kept, loaded) if place in graph]
         chains = [(place, graph.chain(place, entrances)) for place in known]
         place, chain = next((one for one in chains if one[1]), chains[0] if chains else (None, None))
         found[kept.name] = NOWHERE if place is None else {"function": _told(place), **_of_chain(chain)}

@@ -26,12 +26,12 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 
 from conformance.driver.lockstep import CONFORMS, Law
-from conformance.driver.protocol import EngineError, Json
+from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
 from conformance.search.elsewhere import ask, tell
@@ -117,17 +117,11 @@ class Attempts:
 
     def __post_init__(self) -> None:
         for kept in self.broken:
-            made = forked(partial(self._looked_at, kept), SECONDS)
-            if made is None:
-                raise EngineError(f"{kept.name} ends the process of {self.loaded.label}")
-            self.before[kept.name] = Shown(**made[0])
-            self.calls[kept.name] = tuple(Place(*one) for one in made[1])
-
-    def _looked_at(self, kept: Kept) -> tuple[Json, list[tuple[str, str]]]:
-        """What the trace shows, and the files and names of the functions that it calls."""
-        first = asdict(shown(kept, self.loaded))
-        steps = told(kept.trace, self.loaded.makers[kept.trace.stem], self.loaded.roots)
-        return first, sorted({(frame.file, frame.function) for step in steps for frame in step.functions})
+            # In this process: what an engine imports when it is driven is loaded then, for all forked processes.
+            self.before[kept.name] = shown(kept, self.loaded)
+            steps = told(kept.trace, self.loaded.makers[kept.trace.stem], self.loaded.roots)
+            called = {Place(frame.file, frame.function) for step in steps for frame in step.functions}
+            self.calls[kept.name] = tuple(sorted(called))
 
     @property
     def root(self) -> Path:
@@ -193,6 +187,12 @@ class Attempts:
         """The control: with the release's own text the trace breaks the law as before."""
         now = self.with_text(places, [kept], own=True).get(kept.name)
         return now is not None and now.broken == self.before[kept.name].broken
+
+    def warm(self, kept: Sequence[Kept]) -> None:
+        """Builds an engine for a trace of each stem, so that what it imports is loaded for all forked processes."""
+        for one in {kept.trace.stem: kept for kept in kept}.values():
+            with suppress(Unsupported):
+                self.loaded.makers[one.trace.stem](one.trace.config)
 
     def lawful(self, kept: Sequence[Kept], places: Places = ()) -> list[Kept]:
         """Those of these traces that keep the law with these functions."""
@@ -286,6 +286,7 @@ def mends(loaded: Loaded, root: Path, later: Mapping[str, Shown], broken: Sequen
     """
     traces = {name: trace_files.load(name) for name in (*broken, *lawful)}
     attempts = Attempts(loaded, OtherRelease(root), [traces[name] for name in broken], later)
+    attempts.warm([traces[name] for name in lawful])
     attempts.add_names()
     lawful_now = attempts.lawful([traces[name] for name in lawful])
     by_name = found(attempts, lawful_now)

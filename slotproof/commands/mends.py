@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 
-from conformance.driver.naming import UsageError, unknown
+from conformance.driver.naming import UsageError
 from conformance.engines import registry
 from conformance.traces import trace_files
 from slotproof.console.codes import BROKEN, HOLDS
@@ -59,12 +59,12 @@ def run(names: Sequence[str], engine: str | None, release: str | None, keep: boo
 def _asked(ended: list[Ended], names: Sequence[str], engine: str | None, release: str | None) -> list[Ended]:
     """The ends that are asked for. Raises ``UsageError`` where there are none."""
     if engine is not None and engine not in (known := [one.name for one in registry.released()]):
-        raise UsageError(unknown("engine with releases", engine, known))
+        raise UsageError(f"--engine {engine}: expected one that has releases: {', '.join(known)}")
     if release is not None:
         releases = [r for one in registry.released() if engine in (None, one.name) for r in one.releases]
         if release not in releases:
-            raise UsageError(unknown("release", release, releases))
-    choose(names, trace_files.names(), "finding")
+            raise UsageError(f"--release {release}: expected one of {', '.join(releases)}")
+    choose(names, trace_files.names(), "trace")
     found = [
         one
         for one in ended
@@ -73,8 +73,8 @@ def _asked(ended: list[Ended], names: Sequence[str], engine: str | None, release
         and (release is None or one.release == release)
     ]
     if not found:
-        what = f"{', '.join(names)} is" if names else "no finding is"
-        raise UsageError(f"{what} shown last by {' '.join(filter(None, (engine, release))) or 'an older release'}")
+        last = " ".join(filter(None, (engine, release))) or "an older release"
+        raise UsageError(f"{', '.join(names) or 'no trace'}: no finding that {last} is the last to show")
     return found
 
 

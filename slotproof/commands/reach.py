@@ -24,7 +24,7 @@ def run(names: Sequence[str], keep: bool) -> int:
         needed_for_documents("reach --keep")
         needed_checkout("reach --keep")
     every = chain_pages.asked(kept_findings.with_rows(kept_findings.kept()))
-    choose(names, trace_files.names(), "finding")
+    choose(names, trace_files.names(), "trace")
     listed = {one.finding for one in every}
     if strange := [name for name in names if name not in listed]:
         raise UsageError(f"{strange[0]} is no finding of a part of an engine: it is shown on a scheduler, or nowhere")
