@@ -103,10 +103,6 @@ def source_file(text: str) -> SourceFile:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return found
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom | ast.Import):
-            found.star |= any(alias.name == "*" for alias in node.names)
-            found.imported |= {a.asname or a.name: a.name.rpartition(".")[2] for a in node.names}
     _read(tree.body, "", found)
     return found
 
@@ -115,21 +111,23 @@ def _read(body: Sequence[ast.stmt], above: str, found: SourceFile) -> None:
     for node in body:
         if isinstance(node, Function):
             name = f"{above}{node.name}"
-            found.functions.setdefault(name, set()).update(_mentions(node.body))
-            found.top |= _mentions([*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)])
+            found.functions.setdefault(name, set()).update(_mentions(node.body, found))
+            found.top |= _mentions(_given(node), found)
             if not all(_last_name(one) in HARMLESS for one in node.decorator_list):
                 found.handed.add(name)
         elif isinstance(node, ast.ClassDef):
             found.bases[f"{above}{node.name}"] = [_last_name(base) for base in node.bases]
-            found.top |= _mentions([*node.decorator_list, *(keyword.value for keyword in node.keywords)])
+            found.top |= _mentions([*node.decorator_list, *(keyword.value for keyword in node.keywords)], found)
             _read(node.body, f"{above}{node.name}.", found)
         elif isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
             inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
             handlers = [line for one in getattr(node, "handlers", []) for line in one.body]
             _read([*inner, *handlers], above, found)
-            found.top |= _mentions([child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)])
+            found.top |= _mentions(
+                [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)], found
+            )
         elif not _is_all(node):
-            found.top |= _mentions([node])
+            found.top |= _mentions([node], found)
 
 
 def _is_all(node: ast.stmt) -> bool:
@@ -145,21 +143,30 @@ def _last_name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _mentions(nodes: Iterable[ast.AST]) -> set[Mention]:
-    """What these pieces of a program name, without annotations and docstrings."""
+def _given(node: Function) -> list[ast.expr]:
+    """What is computed where a function is defined."""
+    return [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
+
+
+def _mentions(nodes: Iterable[ast.AST], file: SourceFile) -> set[Mention]:
+    """What these pieces of a program name, without annotations and docstrings. ``file`` gets what they import."""
     found: set[Mention] = set()
     waiting = [*nodes]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue
-        if isinstance(node, ast.arg | ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            file.star |= any(alias.name == "*" for alias in node.names)
+            file.imported |= {a.asname or a.name: a.name.rpartition(".")[2] for a in node.names}
+            continue
+        if isinstance(node, ast.arg):
             continue
         if isinstance(node, ast.AnnAssign):
             waiting += [node.target, *([] if node.value is None else [node.value])]
             continue
         if isinstance(node, Function):  # a function within a function: its annotations name nothing that is called
-            waiting += [*node.body, *node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
+            waiting += [*node.body, *_given(node)]
             continue
         if isinstance(node, ast.Name):
             found.add((NAME, node.id))
@@ -199,6 +206,15 @@ class Beginning(NamedTuple):
 
     what: str
     far: float = 0.0
+
+
+class Asked(NamedTuple):
+    """What a function names: how, the name, and the file and the class by which it is known, where they count."""
+
+    how: str
+    word: str
+    file: str
+    owner: str
 
 
 class CallGraph:
@@ -248,7 +264,7 @@ class CallGraph:
         begun = {place: Beginning(START) for pattern in entrances.start for place in self._matching(pattern)}
         for file, source in self.files.items():
             begun |= {Place(file, name): Beginning(START, IMPORTED) for name in source.handed}
-            named = self._named_by(source.top, file, "")
+            named = (answer for asked in self.asked(source.top, file, "") for answer in self.answers(asked))
             begun |= {call.callee: Beginning(START, IMPORTED + far) for call, far in named if call.callee not in begun}
         return _Search(self, served), _Search(self, {**begun, **served})
 
@@ -257,19 +273,19 @@ class CallGraph:
 
     def calls(self, place: Place) -> Iterator[tuple[Call, float]]:
         """What a function may call, and how far-fetched each call is: 1 for one that cannot be anything else."""
-        return self._named_by(self.files[place.file].functions[place.name], place.file, place.owner)
+        for asked in self.asked(self.files[place.file].functions[place.name], place.file, place.owner):
+            yield from self.answers(asked)
 
-    def _named_by(self, mentions: Iterable[Mention], file: str, owner: str) -> Iterator[tuple[Call, float]]:
+    def asked(self, mentions: Iterable[Mention], file: str, owner: str) -> Iterator[Asked]:
+        """What a function of this file and class asks for. Functions that ask for one thing may call the same."""
         for how, word in mentions:
-            yield from self._mentioned(how, word, file, owner)
+            yield Asked(how, word, file if how == NAME else "", owner if how in (OWN, ANY_OWN) else "")
 
-    def _mentioned(self, how: str, word: str, file: str, owner: str) -> Iterator[tuple[Call, float]]:
-        source = self.files[file]
+    def answers(self, asked: Asked) -> Iterator[tuple[Call, float]]:
+        """The functions that this may be, and how far-fetched each is."""
+        how, word, file, owner = asked
         if how == NAME:
             yield from self._by_name(word, file)
-            word = source.imported.get(word, word)
-            if word in self.classes and (source.star or word in source.bases or word in source.imported.values()):
-                yield from self._of_class(word)
         elif how in (OWN, ATTRIBUTE, TEXT):
             own = self._family_functions(owner, word) if how == OWN else []
             yield from ((Call(place), 1.0) for place in own)
@@ -300,6 +316,9 @@ class CallGraph:
         if word in source.imported or source.star:
             found = [place for place in self.named.get(source.imported.get(word, word), ()) if "." not in place.name]
             yield from ((Call(place, len(found) > 1), 1.0 if len(found) == 1 else 4.0) for place in found)
+        word = source.imported.get(word, word)
+        if word in self.classes and (source.star or word in source.bases or word in source.imported.values()):
+            yield from self._of_class(word)
 
     def _of_class(self, word: str) -> Iterator[tuple[Call, float]]:
         """What is called of a class that is named: what Python calls by itself, or a base from another package does."""
@@ -374,12 +393,19 @@ class _Search:
         self._order: dict[Place, float] = {}
         waiting: list[tuple[float, Place, tuple[Place, Call] | None]]
         waiting = sorted((one.far, place, None) for place, one in begin.items())
+        done: set[Asked] = set()
+
+        def asked_by(place: Place) -> Iterator[Asked]:
+            return graph.asked(graph.files[place.file].functions[place.name], place.file, place.owner)
+
         while waiting:
             far, place, by = heapq.heappop(waiting)
             if place in self.before:
                 continue
             self.before[place] = by
-            for call, more in graph.calls(place):
+            fresh = [one for one in asked_by(place) if one not in done]
+            done.update(fresh)  # who comes first is the nearest: nobody who asks for it later has a nearer way
+            for call, more in (answer for one in fresh for answer in graph.answers(one)):
                 if call.callee not in self.before and far + more < self._order.get(call.callee, math.inf):
                     self._order[call.callee] = far + more
                     heapq.heappush(waiting, (far + more, call.callee, (place, call)))
