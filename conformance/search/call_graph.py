@@ -390,7 +390,7 @@ class _Search:
     def __init__(self, graph: CallGraph, begin: dict[Place, Beginning]) -> None:
         self.begin = begin
         self.before: dict[Place, tuple[Place, Call] | None] = {}
-        self._order: dict[Place, float] = {}
+        self._order = {place: one.far for place, one in begin.items()}
         waiting: list[tuple[float, Place, tuple[Place, Call] | None]]
         waiting = sorted((one.far, place, None) for place, one in begin.items())
         done: set[Asked] = set()
