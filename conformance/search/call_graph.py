@@ -48,6 +48,7 @@ LOOP, HANDLER, START = "loop", "message handler", "start of the server"
 # How a function names another one.
 NAME, ATTRIBUTE, OWN, TEXT, LIKE, ANY_OWN, ANY = "name", "attribute", "own", "text", "like", "any own", "any"
 BUILT = "built"  # a class that is called
+HELD = "held"  # an attribute of what has a name, as in ``token_pool.free``: probably of a class like ``TokenPool``
 IMPORTED = 40.0  # how far-fetched it is that a function is called which is named where a file is imported
 Mention = tuple[str, str]  # how, and the name, or the regular expression of ``LIKE``
 
@@ -173,6 +174,8 @@ def _mentions(nodes: Iterable[ast.AST], file: SourceFile) -> set[Mention]:
         elif isinstance(node, ast.Attribute):
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
             found.add((OWN if own or _is_super(node.value) else ATTRIBUTE, node.attr))
+            if not own and (holder := _last_name(node.value)):
+                found.add((HELD, f"{holder}.{node.attr}"))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _TEXT.fullmatch(node.value):
             found.add((TEXT, re.split(r"[.:]", node.value.rstrip(".:"))[-1]))
         elif isinstance(node, ast.Call) and _last_name(node.func) in ("getattr", "methodcaller", "attrgetter"):
@@ -298,12 +301,17 @@ class CallGraph:
         elif how == BUILT:
             places = [place for place in self.named["__init__"] if place.owner.rpartition(".")[2] == word]
             yield from ((Call(place, len(places) > 1), 2.0) for place in places)
+        elif how == HELD:
+            holder, _, word = word.rpartition(".")
+            looks = holder.replace("_", "").lower()
+            places = [place for place in self.named.get(word, ()) if len(looks) > 3 and looks in place.owner.lower()]
+            yield from ((Call(place, True), 2.0) for place in places)
         elif how == LIKE:
             names = [name for name in self.named if re.fullmatch(word, name)]
             yield from ((Call(place, True), 16.0) for name in names for place in self.named[name])
         elif how == ANY_OWN:
             names = self._family(owner)
-            yield from ((Call(place, True), 20.0) for place in self.places if place.owner.rpartition(".")[2] in names)
+            yield from ((Call(place, True), 20.0) for name in names for place in self._of_owner.get(name, ()))
         else:
             yield from ((Call(place, True), 60.0) for name in self._texts for place in self.named.get(name, ()))
 
@@ -320,18 +328,32 @@ class CallGraph:
         if word in self.classes and (source.star or word in source.bases or word in source.imported.values()):
             yield from self._of_class(word)
 
-    def _of_class(self, word: str) -> Iterator[tuple[Call, float]]:
+    def _of_class(self, word: str) -> list[tuple[Call, float]]:
         """What is called of a class that is named: what Python calls by itself, or a base from another package does."""
+        if word not in self._called_of:
+            self._called_of[word] = [*self._calls_of_class(word)]
+        return self._called_of[word]
+
+    @cached_property
+    def _called_of(self) -> dict[str, list[tuple[Call, float]]]:
+        return {}
+
+    def _calls_of_class(self, word: str) -> Iterator[tuple[Call, float]]:
         family = self._ancestors(word)
         foreign = any(base not in self.classes and base not in PLAIN for name in family for base in self._bases(name))
         for name in family:
             for file, qualified in self.classes[name]:
                 for function in self._methods(file, qualified):
                     own = function.name.rpartition(".")[2]
-                    if _DUNDER.fullmatch(own):
-                        yield Call(function, True), 16.0
-                    elif foreign:
-                        yield Call(function, True), 24.0
+                    if _DUNDER.fullmatch(own) or foreign:
+                        yield Call(function, True), 40.0
+
+    @cached_property
+    def _of_owner(self) -> dict[str, list[Place]]:
+        found: defaultdict[str, list[Place]] = defaultdict(list)
+        for place in self.places:
+            found[place.owner.rpartition(".")[2]].append(place)
+        return found
 
     def _methods(self, file: str, name: str) -> list[Place]:
         return self._by_owner.get((file, name), [])
@@ -366,14 +388,22 @@ class CallGraph:
         ``self`` can be in a method of it.
         """
         name = owner.rpartition(".")[2]
-        found = [name] if name in self.classes else []
-        for one in found:
-            found += [derived for derived in self._derived.get(one, ()) if derived not in found]
-        return [*dict.fromkeys(base for one in found for base in self._ancestors(one))]
+        if name not in self._families:
+            found = [name] if name in self.classes else []
+            for one in found:
+                found += [derived for derived in self._derived.get(one, ()) if derived not in found]
+            self._families[name] = [*dict.fromkeys(base for one in found for base in self._ancestors(one))]
+        return self._families[name]
+
+    @cached_property
+    def _families(self) -> dict[str, list[str]]:
+        return {}
 
     def _family_functions(self, owner: str, word: str) -> list[Place]:
+        if word not in self.named:
+            return []
         family = self._family(owner)
-        return [place for place in self.named.get(word, ()) if place.owner and place.owner.rpartition(".")[2] in family]
+        return [place for place in self.named[word] if place.owner and place.owner.rpartition(".")[2] in family]
 
     @cached_property
     def _texts(self) -> set[str]:

@@ -38,6 +38,7 @@ from conformance.search.elsewhere import ask, tell
 from conformance.search.harm import forked
 from conformance.search.replacing import Function, OtherRelease, Place, add_new_names, definitions, differs, replace
 from conformance.telling.tell import tell as told
+from conformance.telling.where import CallRecorder, Roots
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
 from conformance.traces.trace_files import Kept
@@ -119,9 +120,17 @@ class Attempts:
         for kept in self.broken:
             # In this process: what an engine imports when it is driven is loaded then, for all forked processes.
             self.before[kept.name] = shown(kept, self.loaded)
-            steps = told(kept.trace, self.loaded.makers[kept.trace.stem], self.loaded.roots)
-            called = {Place(frame.file, frame.function) for step in steps for frame in step.functions}
-            self.calls[kept.name] = tuple(sorted(called))
+            self.calls[kept.name] = tuple(sorted(self._called(kept)))
+
+    def _called(self, kept: Kept) -> set[Place]:
+        """The functions that are called when the engine is built and driven."""
+        steps = told(kept.trace, self.loaded.makers[kept.trace.stem], self.loaded.roots)
+        built = CallRecorder(Roots(self.loaded.roots))
+        with built.watched():
+            self.loaded.makers[kept.trace.stem](kept.trace.config)
+        first, _, below = built.frames()
+        frames = [*first, *below, *(frame for step in steps for frame in step.functions)]
+        return {Place(frame.file, frame.function) for frame in frames}
 
     @property
     def root(self) -> Path:
@@ -148,12 +157,6 @@ class Attempts:
         """Adds the names that only the next release has to the files that the broken traces call, from now on."""
         for file in sorted({file for kept in self.broken for file in self.files(kept)}):
             add_new_names(file, self.root, self.other)
-
-    def same(self) -> list[Kept]:
-        """The broken traces that break the law as before where nothing is replaced. Of another one, which the added
-        names alone change, nobody can say which function mends it.
-        """
-        return [kept for kept in self.broken if self.still_broken((), kept)]
 
     def with_text(self, places: Places, kept: Sequence[Kept], own: bool = False) -> dict[str, Shown]:
         """What these traces show with these functions of the next release; nothing where they cannot be replaced.
@@ -212,7 +215,7 @@ def found(attempts: Attempts, lawful: Sequence[Kept]) -> dict[str, Mend]:
     """What mends each trace, by name: the function that mends most of the traces where one function does it alone, else
     a few functions of which none can be left out. Traces that nothing mends are left out.
     """
-    broken = attempts.same()
+    broken = attempts.broken
     called = {kept.name: attempts.called(kept) for kept in broken}
     judge = _Judge(attempts, lawful)
     alone: dict[Place, list[Kept]] = {}

@@ -79,13 +79,24 @@ class OtherRelease:
 
     def text(self, place: Place) -> Function | None:
         """The function of this name in the file of this name. Where that has none, the function was moved: then the one
-        in the only other file that defines this name, and ``None`` where there is no such file or several.
+        in the only other file that defines this name, or else the one that the class inherits there from a class of
+        that file. ``None`` where there is none of these.
         """
         here = definitions(self.root / place.file).get(place.name)
         if here is None:
             others = [path for path in self._files(place) if place.name in definitions(path)]
-            here = definitions(others[0])[place.name] if len(others) == 1 else None
+            here = definitions(others[0])[place.name] if len(others) == 1 else self._inherited(place)
         return here if isinstance(here, Function) else None
+
+    def _inherited(self, place: Place) -> Defined | None:
+        known = definitions(self.root / place.file)
+        classes = [place.owner]
+        for name in classes:
+            node = known.get(name)
+            bases = node.bases if isinstance(node, ast.ClassDef) else []
+            classes += [base.id for base in bases if isinstance(base, ast.Name) and base.id not in classes]
+        names = (f"{name}.{place.name.rpartition('.')[2]}" for name in classes if name)
+        return next((known[name] for name in names if name in known), None)
 
     def _files(self, place: Place) -> list[Path]:
         if not self._defining:
