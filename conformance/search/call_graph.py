@@ -296,7 +296,7 @@ class CallGraph:
             alone = how != TEXT and not own and len(others) == 1 and word not in OFTEN
             far = 3 + 4 * math.log2(len(others) + 1) + 16 * (word in OFTEN) + 8 * (how == TEXT) + 30 * bool(own)
             yield from ((Call(place, not alone), 1.0 if alone else far) for place in others)
-            if how != OWN and word in self.classes:
+            if how != OWN:
                 yield from self._of_class(word)
         elif how == BUILT:
             places = [place for place in self.named["__init__"] if place.owner.rpartition(".")[2] == word]
@@ -304,8 +304,8 @@ class CallGraph:
         elif how == HELD:
             holder, _, word = word.rpartition(".")
             looks = holder.replace("_", "").lower()
-            places = [place for place in self.named.get(word, ()) if len(looks) > 3 and looks in place.owner.lower()]
-            yield from ((Call(place, True), 2.0) for place in places)
+            owned = self._owned.get(word, ()) if len(looks) > 3 else ()
+            yield from ((Call(place, True), 2.0) for place, _, owner in owned if looks in owner)
         elif how == LIKE:
             names = [name for name in self.named if re.fullmatch(word, name)]
             yield from ((Call(place, True), 16.0) for name in names for place in self.named[name])
@@ -316,20 +316,22 @@ class CallGraph:
             yield from ((Call(place, True), 60.0) for name in self._texts for place in self.named.get(name, ()))
 
     def _by_name(self, word: str, file: str) -> Iterator[tuple[Call, float]]:
-        """A plain name is a function of this file, or one that was imported."""
+        """A plain name is a function or a class of this file, or one that was imported."""
         source = self.files[file]
         if word in source.functions:
             yield Call(Place(file, word)), 1.0
-            return
-        if word in source.imported or source.star:
-            found = [place for place in self.named.get(source.imported.get(word, word), ()) if "." not in place.name]
+        elif word in source.imported or source.star:
+            word = source.imported.get(word, word)
+            found = [place for place in self.named.get(word, ()) if "." not in place.name]
             yield from ((Call(place, len(found) > 1), 1.0 if len(found) == 1 else 4.0) for place in found)
-        word = source.imported.get(word, word)
-        if word in self.classes and (source.star or word in source.bases or word in source.imported.values()):
+            yield from self._of_class(word)
+        elif word in source.bases:
             yield from self._of_class(word)
 
     def _of_class(self, word: str) -> list[tuple[Call, float]]:
         """What is called of a class that is named: what Python calls by itself, or a base from another package does."""
+        if word not in self.classes:
+            return []
         if word not in self._called_of:
             self._called_of[word] = [*self._calls_of_class(word)]
         return self._called_of[word]
@@ -353,6 +355,15 @@ class CallGraph:
         found: defaultdict[str, list[Place]] = defaultdict(list)
         for place in self.places:
             found[place.owner.rpartition(".")[2]].append(place)
+        return found
+
+    @cached_property
+    def _owned(self) -> dict[str, list[tuple[Place, str, str]]]:
+        """The methods by their names, each with the name of its class, and with this in small letters."""
+        found: dict[str, list[tuple[Place, str, str]]] = {}
+        for word, places in self.named.items():
+            owners = [(place, place.owner.rpartition(".")[2]) for place in places if place.owner]
+            found[word] = [(place, owner, owner.lower()) for place, owner in owners]
         return found
 
     def _methods(self, file: str, name: str) -> list[Place]:
@@ -403,7 +414,7 @@ class CallGraph:
         if word not in self.named:
             return []
         family = self._family(owner)
-        return [place for place in self.named[word] if place.owner and place.owner.rpartition(".")[2] in family]
+        return [place for place, name, _ in self._owned.get(word, ()) if name in family]
 
     @cached_property
     def _texts(self) -> set[str]:
