@@ -165,7 +165,7 @@ def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[
         name: mend_pages.repaired(name, {one.kept.name: one for one in several}) for name, several in engines.items()
     }
     told = {
-        name: [*(e.as_json() for e in several), *(_repaired_json(name, one) for one in repaired[name])]
+        name: [*(e.as_json() for e in several), *(repaired_json(name, one) for one in repaired[name])]
         for name, several in listed.items()
     }
     ends = {name: mend_pages.by_finding(name) for name in engines}
@@ -186,7 +186,7 @@ def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[
     }
 
 
-def _repaired_json(engine: str, cause: RepairedCause) -> Json:
+def repaired_json(engine: str, cause: RepairedCause) -> Json:
     """A cause that a later release has repaired, with the fields of an entry that stands."""
     entry = repaired_entry(engine, cause)
     first = cause.first
