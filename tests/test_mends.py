@@ -190,6 +190,24 @@ def test_a_helper_that_only_the_next_release_has_is_added(tmp_path: Path, made: 
     assert releases(made, tmp_path, second).mended(BROKEN)["broken"].places == (Place("pool.py", "Pool.free"),)
 
 
+def test_a_class_gets_no_name_that_its_objects_have(tmp_path: Path, made: list[Releases]) -> None:
+    """A property of the next release would take the place of an attribute that this release assigns."""
+    second = (
+        GOOD.replace("        self.pages = pages\n", "")
+        + "\n    @property\n    def pages(self):\n        return 4\n\n    most = 4\n"
+    )
+    several = releases(made, tmp_path, second)
+    assert several.mended(BROKEN)["broken"].places == (Place("pool.py", "Pool.free"),)
+    pool = vars(sys.modules[several.name])["Pool"]
+    assert (hasattr(pool, "pages"), pool.most) == (False, 4)
+
+
+def test_a_function_that_the_class_inherits_in_the_next_release_mends(tmp_path: Path, made: list[Releases]) -> None:
+    free = "    def free(self, slots):\n        self.put(whole(slots))\n"
+    second = GOOD.replace(free, "").replace("class Base:\n", f"class Base:\n{free}")
+    assert releases(made, tmp_path, second).mended(BROKEN)["broken"].places == (Place("pool.py", "Pool.free"),)
+
+
 def test_names_alone_are_no_mend(tmp_path: Path, made: list[Releases]) -> None:
     """The release asks whether a name is there: whatever is replaced then, the trace keeps the law."""
     first = POOL.replace("{FREED}", "[: None if hasattr(self, 'mended') else -1] if len(slots) > 1 else slots")

@@ -166,8 +166,8 @@ def made(node: Defined, module: ModuleType, owner: type | None) -> Any:
 
 def add_new_names(file: str, root: Path, other: OtherRelease) -> None:
     """Adds what the other release's file of this name imports and defines, and the loaded release's lacks: to the
-    module, and to its classes. Nothing that is there is replaced. What needs more than this release has is left out: a
-    function that calls it fails.
+    module, and to its classes. Nothing that is there is replaced, and no class gets what the loaded release keeps in
+    its objects. What needs more than this release has is left out: a function that calls it fails.
     """
     path, module = other.root / file, module_of(root / file)
     if module is None:
@@ -175,16 +175,41 @@ def add_new_names(file: str, root: Path, other: OtherRelease) -> None:
     for node in _statements(path):
         if not all(hasattr(module, name) for name in _names(node)):
             with suppress(Exception):
-                alone = ast.fix_missing_locations(ast.Module([node], []))
-                exec(compile(alone, _file_of(module), "exec", FUTURE, dont_inherit=True), vars(module))
-    for name, function in definitions(path).items():
-        *above, own = name.split(".")
+                _run(node, module, vars(module))
+    kept = _kept_in_objects(root / file)
+    for name, node in definitions(path).items():
         owner: Any = module
-        for one in above:
-            owner = getattr(owner, one, None)
-        if above and isinstance(owner, type) and isinstance(function, Function) and not hasattr(owner, own):
-            with suppress(Exception):
-                setattr(owner, own, made(function, module, owner))
+        for one in name.split("."):
+            owner = vars(owner).get(one) if isinstance(owner, type | ModuleType) else None
+        if isinstance(node, ast.ClassDef) and isinstance(owner, type):
+            for inner in node.body:
+                if not any(hasattr(owner, new) or new in kept for new in _names(inner)):
+                    with suppress(Exception):
+                        _add(inner, module, owner)
+
+
+def _add(node: ast.stmt, module: ModuleType, owner: type) -> None:
+    """Adds what a statement of a class's body defines to the class."""
+    if isinstance(node, Function):
+        setattr(owner, node.name, made(node, module, owner))
+    elif isinstance(node, ast.Assign):
+        space: dict[str, Any] = {}
+        _run(node, module, space)
+        for name, value in space.items():
+            setattr(owner, name, value)
+
+
+def _run(node: ast.stmt, module: ModuleType, space: dict[str, Any]) -> None:
+    """Runs a statement among the names of a module; what it defines goes to ``space``."""
+    alone = ast.fix_missing_locations(ast.Module([node], []))
+    exec(compile(alone, _file_of(module), "exec", FUTURE, dont_inherit=True), vars(module), space)
+
+
+@cache
+def _kept_in_objects(path: Path) -> set[str]:
+    """The attributes that a file assigns."""
+    nodes = (node for statement in _statements(path) for node in ast.walk(statement))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
 
 
 def _statements(path: Path) -> list[ast.stmt]:
