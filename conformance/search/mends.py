@@ -12,10 +12,12 @@ attempt is made in a forked process. Functions mend a trace where all of this ho
 - each operation before the one that broke the law, and that operation too, took the transitions of the law that it
   takes on one of the two releases, the operation that broke the law those that it takes on the next one. So a function
   does not mend a trace where it makes the engine refuse a call, or do nothing, on the way to the broken step;
-- with the names that the next release adds, and the text of this release in the place of that of the next one, the
-  trace still breaks the law as before;
+- with the text of this release in the place of that of the next one the trace still breaks the law as before;
 - without any one of them the trace does not keep the law;
-- each lawful trace that keeps the law with the added names keeps it with these functions, too.
+- each lawful trace that keeps the law before keeps it with these functions, too.
+
+Names that only the next release defines in these files are added first, so that a function finds what it calls. A trace
+that these names alone change is tried without them.
 
 This is run, not judged.
 """
@@ -45,6 +47,7 @@ from conformance.traces.trace_files import Kept
 
 Places = tuple[Place, ...]
 SECONDS = 600  # that an attempt may take: an engine that was changed can hang
+MOST_SECONDS = 4 * 3600  # that all attempts may take after the names of the next release were added
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,10 @@ class Attempts:
         """Adds the names that only the next release has to the files that the broken traces call, from now on."""
         for file in sorted({file for kept in self.broken for file in self.files(kept)}):
             add_new_names(file, self.root, self.other)
+
+    def same(self) -> list[Kept]:
+        """The traces that break the law as before where nothing is replaced."""
+        return [kept for kept in self.broken if self.still_broken((), kept)]
 
     def with_text(self, places: Places, kept: Sequence[Kept], own: bool = False) -> dict[str, Shown]:
         """What these traces show with these functions of the next release; nothing where they cannot be replaced.
@@ -289,11 +296,23 @@ def mends(loaded: Loaded, root: Path, later: Mapping[str, Shown], broken: Sequen
     """
     traces = {name: trace_files.load(name) for name in (*broken, *lawful)}
     attempts = Attempts(loaded, OtherRelease(root), [traces[name] for name in broken], later)
-    attempts.warm([traces[name] for name in lawful])
-    attempts.add_names()
-    lawful_now = attempts.lawful([traces[name] for name in lawful])
-    by_name = found(attempts, lawful_now)
-    return {name: {**_row(attempts, by_name.get(name)), "lawful": len(lawful_now)} for name in broken}
+    others = [traces[name] for name in lawful]
+    attempts.warm(others)
+    rows: Json = forked(lambda: _rows(attempts, others, names=True), MOST_SECONDS) or {}
+    attempts.broken = [kept for kept in attempts.broken if kept.name not in rows]
+    return {**rows, **_rows(attempts, others)}
+
+
+def _rows(attempts: Attempts, lawful: Sequence[Kept], names: bool = False) -> Json:
+    """The rows of the broken traces. ``names``: after the names of the next release were added, and without the traces
+    that these names alone change: of such a trace nobody could say what mends it.
+    """
+    if names:
+        attempts.add_names()
+        attempts.broken = attempts.same()
+    kept = attempts.lawful(lawful) if attempts.broken else []
+    by_name = found(attempts, kept)
+    return {one.name: {**_row(attempts, by_name.get(one.name)), "lawful": len(kept)} for one in attempts.broken}
 
 
 def _row(attempts: Attempts, mend: Mend | None) -> Json:
