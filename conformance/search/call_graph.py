@@ -249,27 +249,39 @@ class CallGraph:
         """
         if target not in self:
             raise LookupError(f"{target.file}:{target.name}")
-        if entrances not in self._known:
-            self._known[entrances] = self._searched(entrances)
-        return next((made for found in self._known[entrances] if (made := found.chain(target))), None)
+        return self._served(entrances).chain(target) or self._started(entrances).chain(target)
+
+    def _served(self, entrances: Entrances) -> _Search:
+        """What loops and handlers lead to."""
+        if (entrances, LOOP) not in self._known:
+            self._known[entrances, LOOP] = _Search(self, self._serving(entrances))
+        return self._known[entrances, LOOP]
+
+    def _started(self, entrances: Entrances) -> _Search:
+        """What the start of the server leads to, too, and what is named where a file is imported."""
+        if (entrances, START) not in self._known:
+            begun = {place: Beginning(START) for pattern in entrances.start for place in self._matching(pattern)}
+            for file, source in self.files.items():
+                begun |= {Place(file, name): Beginning(START, IMPORTED) for name in source.handed}
+                named = (answer for asked in self.asked(source.top, file, "") for answer in self.answers(asked))
+                begun |= {
+                    call.callee: Beginning(START, IMPORTED + far) for call, far in named if call.callee not in begun
+                }
+            self._known[entrances, START] = _Search(self, {**begun, **self._serving(entrances)})
+        return self._known[entrances, START]
 
     @cached_property
-    def _known(self) -> dict[Entrances, tuple[_Search, _Search]]:
+    def _known(self) -> dict[tuple[Entrances, str], _Search]:
         return {}
 
-    def _searched(self, entrances: Entrances) -> tuple[_Search, _Search]:
+    def _serving(self, entrances: Entrances) -> dict[Place, Beginning]:
         served: dict[Place, Beginning] = {}
         for pattern in entrances.tables:
             for place in self._matching(pattern):
                 served |= {call.callee: Beginning(HANDLER, far) for call, far in self.calls(place)}
         for patterns, what in ((entrances.handlers, HANDLER), (entrances.loops, LOOP)):
             served |= {place: Beginning(what) for pattern in patterns for place in self._matching(pattern)}
-        begun = {place: Beginning(START) for pattern in entrances.start for place in self._matching(pattern)}
-        for file, source in self.files.items():
-            begun |= {Place(file, name): Beginning(START, IMPORTED) for name in source.handed}
-            named = (answer for asked in self.asked(source.top, file, "") for answer in self.answers(asked))
-            begun |= {call.callee: Beginning(START, IMPORTED + far) for call, far in named if call.callee not in begun}
-        return _Search(self, served), _Search(self, {**begun, **served})
+        return served
 
     def _matching(self, pattern: str) -> list[Place]:
         return [place for place in self.places if re.fullmatch(pattern, f"{place.file}:{place.name}")]
