@@ -237,12 +237,9 @@ def found(attempts: Attempts, lawful: Sequence[Kept]) -> dict[str, Mend]:
             mended[kept.name] = Mend((able[0],), tuple(able[1:]))
     for kept in [kept for kept in broken if kept.name not in mended]:
         known = [mend.places for mend in mended.values() if len(mend.places) > 1]
-        for places in [*known, *_sets(attempts, called[kept.name], attempts.files(kept))]:
-            if attempts.mends(places, [kept]):
-                fewest = _fewest(places, lambda fewer, kept=kept: bool(attempts.mends(fewer, [kept])))  # type: ignore[misc]
-                if judge(fewest, kept):
-                    mended[kept.name] = Mend(fewest)
-                    break
+        tried = [*known, *_sets(attempts, called[kept.name], attempts.files(kept))]
+        if several := next((fewest for places in tried if (fewest := judge.fewest(places, kept))), None):
+            mended[kept.name] = Mend(several)
     return mended
 
 
@@ -258,6 +255,13 @@ class _Judge:
         if places not in self.known:
             self.known[places] = len(self.attempts.lawful(self.lawful, places)) == len(self.lawful)
         return self.known[places] and self.attempts.still_broken(places, kept)
+
+    def fewest(self, places: Places, kept: Kept) -> Places:
+        """Those of the functions that mend the trace, of which none can be left out; none if they do not mend it."""
+        if not self.attempts.mends(places, [kept]):
+            return ()
+        needed = _fewest(places, lambda fewer: bool(self.attempts.mends(fewer, [kept])))
+        return needed if self(needed, kept) else ()
 
 
 def _sets(attempts: Attempts, called: Places, files: Sequence[str]) -> Iterator[Places]:
@@ -294,6 +298,8 @@ def mends(loaded: Loaded, root: Path, later: Mapping[str, Shown], broken: Sequen
 
     ``root``: the folder of the engine's package in the next release. ``later``: what the traces show there.
     """
+    if strange := [name for name in broken if later[name].verdict != CONFORMS]:
+        raise EngineError(f"{strange[0]} breaks a law on the next release, too: docs/findings.json is out of date")
     traces = {name: trace_files.load(name) for name in (*broken, *lawful)}
     attempts = Attempts(loaded, OtherRelease(root), [traces[name] for name in broken], later)
     others = [traces[name] for name in lawful]
