@@ -233,6 +233,31 @@ def test_of_several_functions_none_can_be_left_out(tmp_path: Path, made: list[Re
     assert {*several.mended(clear)["broken"].places} == {*places}
 
 
+def test_a_lawful_trace_may_need_what_was_changed_in_step(tmp_path: Path, made: list[Releases]) -> None:
+    """The next release keeps pages in another order: ``free`` alone mends, and breaks a lawful trace without ``extend``,
+    which the broken trace does not need.
+    """
+    first = POOL.replace("{FREED}", LEAKS).replace("self.free_pages.pop(0) for", "self.free_pages.pop(0) for")
+    second = (
+        GOOD.replace("self.put(whole(slots))", "self.put(whole(slots)); self.free_pages.append(0)")
+        .replace(
+            "return None if wanted > len(self.free_pages) else",
+            "self.free_pages[:] = [p for p in self.free_pages if p]\n        return None if wanted > len(self.free_pages) else",
+        )
+        .replace(
+            "AllocatorSnapshot(list(self.free_pages), [], len(self.free_pages))",
+            "AllocatorSnapshot([p for p in self.free_pages if p], [], len([p for p in self.free_pages if p]))",
+        )
+    )
+    lawful = of(
+        *[("extend", {"rows": [0], "more": [1]}), ("finish", {"row": 0, "committed": 1})] * 2,
+        ("extend", {"rows": [0], "more": [4]}),
+        name="lawful",
+    )
+    mended = releases(made, tmp_path, second, first).mended(BROKEN, lawful=(lawful,))
+    assert {place.name for place in mended["broken"].places} == {"Pool.free", "Pool.snapshot"}
+
+
 def test_the_function_that_mends_most_traces_stands_first(tmp_path: Path, made: list[Releases]) -> None:
     first = POOL.replace("{FREED}", LEAKS).replace("self.free_pages += pages", "self.free_pages += pages  # as it is")
     second = GOOD.replace(

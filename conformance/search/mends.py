@@ -14,7 +14,8 @@ attempt is made in a forked process. Functions mend a trace where all of this ho
   does not mend a trace where it makes the engine refuse a call, or do nothing, on the way to the broken step;
 - with the text of this release in the place of that of the next one the trace still breaks the law as before;
 - without any one of them the trace does not keep the law;
-- each lawful trace that keeps the law before keeps it with these functions, too.
+- each lawful trace that keeps the law before keeps it with these functions, too, or else with these and all others that
+  it calls and that differ: what the next release has changed in step in several places breaks where it is mixed.
 
 Names that only the next release defines in these files are added first, so that a function finds what it calls. A trace
 that these names alone change is tried without them.
@@ -154,6 +155,8 @@ class Attempts:
 
     def called(self, kept: Kept) -> Places:
         """The functions that the trace calls and that differ in the next release."""
+        if kept.name not in self.calls:
+            self.calls[kept.name] = tuple(sorted(self._called(kept)))
         return tuple(place for place in self.calls[kept.name] if self.differing(place))
 
     def add_names(self) -> None:
@@ -253,8 +256,14 @@ class _Judge:
 
     def __call__(self, places: Places, kept: Kept) -> bool:
         if places not in self.known:
-            self.known[places] = len(self.attempts.lawful(self.lawful, places)) == len(self.lawful)
+            self.known[places] = self._spoils_nothing(places)
         return self.known[places] and self.attempts.still_broken(places, kept)
+
+    def _spoils_nothing(self, places: Places) -> bool:
+        kept = self.attempts.lawful(self.lawful, places)
+        spoiled = [one for one in self.lawful if one not in kept]
+        more = {one.name: tuple(dict.fromkeys((*places, *self.attempts.called(one)))) for one in spoiled}
+        return all(more[one.name] != places and self.attempts.lawful([one], more[one.name]) for one in spoiled)
 
     def fewest(self, places: Places, kept: Kept) -> Places:
         """Those of the functions that mend the trace, of which none can be left out; none if they do not mend it."""
