@@ -36,14 +36,16 @@ def entrances_of(engine: str) -> Entrances:
 
 
 def last_called(kept: Kept, loaded: Loaded) -> list[Place]:
-    """The functions that the driver calls in the operation that breaks the law, the last called first; without those
-    that Python calls for an operator or a class.
+    """The functions of the engine's bookkeeping (``Plugin.bookkeeping``) that the driver calls in the operation that
+    breaks the law, the last called first; without those that Python calls for an operator or a class.
     """
     first = outcome(kept.trace, loaded.makers[kept.trace.stem]).first
     steps = told(kept.trace, loaded.makers[kept.trace.stem], loaded.roots)
     broken = steps[(first.step if first else len(steps)) - 1]
     called = [Place(frame.file, frame.function) for frame in reversed(broken.engine) if frame.depth == 1]
-    return [one for one in dict.fromkeys(called) if not one.name.rpartition(".")[2].startswith("__")]
+    kept_in: tuple[str, ...] = getattr(registry.plugin(loaded.name), "bookkeeping", ("",))
+    own = [place for place in dict.fromkeys(called) if place.file.startswith(kept_in)]
+    return [place for place in own if not place.name.rpartition(".")[2].startswith("__")]
 
 
 def reach(loaded: Loaded, names: Sequence[str]) -> Json:
