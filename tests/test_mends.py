@@ -18,7 +18,7 @@ from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
 from conformance.search.mends import Attempts, Mend, Shown, found, mends_elsewhere, shown, why_not
-from conformance.search.replacing import OtherRelease, Place, definitions, differs
+from conformance.search.replacing import OtherRelease, Place, add_needed, definitions, differs, new_names
 from conformance.traces.trace_files import Kept
 from slotproof.pages import kept_findings, mend_pages
 from slotproof.pages.mend_pages import MendedFinding
@@ -95,13 +95,10 @@ class Releases:
         makers = {"allocator": lambda config: module.Pool(config["size"])}
         return Loaded("pool", release, makers, roots=(self.folder / release,))
 
-    def mended(self, *kept: Kept, lawful: tuple[Kept, ...] = (LAWFUL,), names: bool = True) -> dict[str, Mend]:
-        """What mends these traces. ``names``: with the names that the next release adds."""
+    def mended(self, *kept: Kept, lawful: tuple[Kept, ...] = (LAWFUL,)) -> dict[str, Mend]:
+        """What mends these traces."""
         later = {one.name: shown(one, self.later) for one in kept}
-        attempts = Attempts(self.loaded, OtherRelease(self.folder / "two"), kept, later)
-        if names:
-            attempts.add_names()
-        return found(attempts, lawful)
+        return found(Attempts(self.loaded, OtherRelease(self.folder / "two"), kept, later), lawful)
 
     def close(self) -> None:
         for name in (self.name, f"{self.name}_later"):
@@ -148,7 +145,6 @@ def test_a_wrong_text_mends_nothing(tmp_path: Path, made: list[Releases], freed:
     several = releases(made, tmp_path, wrong)
     right = {"broken": Shown(CONFORMS, took=shown(BROKEN, Releases(_other(tmp_path), GOOD, GOOD).loaded).took)}
     attempts = Attempts(several.loaded, OtherRelease(tmp_path / "two"), [BROKEN], right)
-    attempts.add_names()
     assert found(attempts, [LAWFUL]) == {}, why
 
 
@@ -191,16 +187,20 @@ def test_a_helper_that_only_the_next_release_has_is_added(tmp_path: Path, made: 
     assert releases(made, tmp_path, second).mended(BROKEN)["broken"].places == (Place("pool.py", "Pool.free"),)
 
 
-def test_a_class_gets_no_name_that_its_objects_have(tmp_path: Path, made: list[Releases]) -> None:
+def test_only_names_that_a_function_needs_are_added(tmp_path: Path, made: list[Releases]) -> None:
     """A property of the next release would take the place of an attribute that this release assigns."""
-    second = (
-        GOOD.replace("        self.pages = pages\n", "")
-        + "\n    @property\n    def pages(self):\n        return 4\n\n    most = 4\n"
-    )
-    several = releases(made, tmp_path, second)
+    second = GOOD.replace("        self.pages = pages\n", "").replace("put(whole(slots))", "put(self.all(slots))")
+    second += "\n    all = whole_as_method\n    most = 4\n\n    @property\n    def pages(self):\n        return 4\n"
+    helper = "def whole_as_method(self, slots):\n    return whole(slots)\n\nclass Pool("
+    several = releases(made, tmp_path, second.replace("class Pool(", helper))
     assert several.mended(BROKEN)["broken"].places == (Place("pool.py", "Pool.free"),)
-    pool = vars(sys.modules[several.name])["Pool"]
-    assert (hasattr(pool, "pages"), pool.most) == (False, 4)
+    module = sys.modules[several.name]
+    known = new_names("pool.py", tmp_path / "one", OtherRelease(tmp_path / "two"))
+    assert {name for one in known for name in one.names} == {"whole_as_method", "all", "most"}
+    add_needed([definitions(tmp_path / "two" / "pool.py")["Pool.free"]], known, tmp_path / "one")
+    pool = vars(module)["Pool"]
+    assert [hasattr(pool, name) for name in ("all", "most", "pages")] == [True, False, False]
+    assert hasattr(module, "whole_as_method")
 
 
 def test_a_function_that_the_class_inherits_in_the_next_release_mends(tmp_path: Path, made: list[Releases]) -> None:
@@ -210,14 +210,13 @@ def test_a_function_that_the_class_inherits_in_the_next_release_mends(tmp_path: 
 
 
 def test_names_alone_are_no_mend(tmp_path: Path, made: list[Releases]) -> None:
-    """The release asks whether a name is there: whatever is replaced then, the trace keeps the law. Without this name
-    it is seen what mends the trace.
+    """The release asks whether a name is there that the text of the next one needs: then its own text keeps the law,
+    too, so that nobody can say that this function was the cause.
     """
     first = POOL.replace("{FREED}", "[: None if hasattr(self, 'mended') else -1] if len(slots) > 1 else slots")
-    second = GOOD + "\n    def mended(self):\n        pass\n"
-    several = releases(made, tmp_path, second, first)
-    assert several.mended(BROKEN, names=False)["broken"].places == (Place("pool.py", "Pool.free"),)
-    assert several.mended(BROKEN) == {}
+    free = "self.mended()\n        self.put(whole(slots))"
+    second = GOOD.replace("self.put(whole(slots))", free) + "\n    def mended(self):\n        pass\n"
+    assert releases(made, tmp_path, second, first).mended(BROKEN) == {}
 
 
 TWO = GOOD.replace("self.put(whole(slots))", "self.put(whole(slots), True)").replace(
@@ -233,28 +232,21 @@ def test_of_several_functions_none_can_be_left_out(tmp_path: Path, made: list[Re
     assert {*several.mended(clear)["broken"].places} == {*places}
 
 
+ZERO = "[page for page in self.free_pages if page]"
+
+
 def test_a_lawful_trace_may_need_what_was_changed_in_step(tmp_path: Path, made: list[Releases]) -> None:
-    """The next release keeps pages in another order: ``free`` alone mends, and breaks a lawful trace without ``extend``,
-    which the broken trace does not need.
+    """The next release marks each free by a page 0 on its list: ``free`` and ``snapshot`` mend, and a lawful trace that
+    allocates again needs ``extend``, too, which the broken trace does not need.
     """
-    first = POOL.replace("{FREED}", LEAKS).replace("self.free_pages.pop(0) for", "self.free_pages.pop(0) for")
-    second = (
-        GOOD.replace("self.put(whole(slots))", "self.put(whole(slots)); self.free_pages.append(0)")
-        .replace(
-            "return None if wanted > len(self.free_pages) else",
-            "self.free_pages[:] = [p for p in self.free_pages if p]\n        return None if wanted > len(self.free_pages) else",
-        )
-        .replace(
-            "AllocatorSnapshot(list(self.free_pages), [], len(self.free_pages))",
-            "AllocatorSnapshot([p for p in self.free_pages if p], [], len([p for p in self.free_pages if p]))",
-        )
+    second = GOOD.replace("self.put(whole(slots))", "self.put([*whole(slots), 0])")
+    second = second.replace("list(self.free_pages), [], len(self.free_pages)", f"{ZERO}, [], len({ZERO})")
+    second = second.replace(
+        "        wanted = sum(after)", f"        self.free_pages = {ZERO}\n        wanted = sum(after)"
     )
-    lawful = of(
-        *[("extend", {"rows": [0], "more": [1]}), ("finish", {"row": 0, "committed": 1})] * 2,
-        ("extend", {"rows": [0], "more": [4]}),
-        name="lawful",
-    )
-    mended = releases(made, tmp_path, second, first).mended(BROKEN, lawful=(lawful,))
+    grown = ("extend", {"rows": [0], "more": [1]}), ("finish", {"row": 0, "committed": 1})
+    lawful = of(*grown, *grown, ("extend", {"rows": [0], "more": [4]}), name="lawful")
+    mended = releases(made, tmp_path, second).mended(BROKEN, lawful=(lawful,))
     assert {place.name for place in mended["broken"].places} == {"Pool.free", "Pool.snapshot"}
 
 

@@ -17,8 +17,8 @@ attempt is made in a forked process. Functions mend a trace where all of this ho
 - each lawful trace that keeps the law before keeps it with these functions, too, or else with these and all others that
   it calls and that differ: what the next release has changed in step in several places breaks where it is mixed.
 
-Names that only the next release defines in these files are added first, so that a function finds what it calls. A trace
-that these names alone change is tried without them.
+Names that only the next release defines in these files are added where a replaced function needs them, so that it finds
+what it calls, and for the control too.
 
 This is run, not judged.
 """
@@ -39,7 +39,17 @@ from conformance.engines import registry
 from conformance.engines.registry import Loaded
 from conformance.search.elsewhere import ask, tell
 from conformance.search.harm import forked
-from conformance.search.replacing import Function, OtherRelease, Place, add_new_names, definitions, differs, replace
+from conformance.search.replacing import (
+    Function,
+    NewName,
+    OtherRelease,
+    Place,
+    add_needed,
+    definitions,
+    differs,
+    new_names,
+    replace,
+)
 from conformance.telling.tell import tell as told
 from conformance.telling.where import CallRecorder, Roots
 from conformance.traces import trace_files
@@ -48,7 +58,6 @@ from conformance.traces.trace_files import Kept
 
 Places = tuple[Place, ...]
 SECONDS = 600  # that an attempt may take: an engine that was changed can hang
-MOST_SECONDS = 4 * 3600  # that all attempts may take after the names of the next release were added
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,7 @@ class Attempts:
     later: Mapping[str, Shown]
     before: dict[str, Shown] = field(default_factory=dict)
     calls: dict[str, Places] = field(default_factory=dict)
+    _names: list[NewName] | None = None
     _differing: dict[Place, Function | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -159,22 +169,24 @@ class Attempts:
             self.calls[kept.name] = tuple(sorted(self._called(kept)))
         return tuple(place for place in self.calls[kept.name] if self.differing(place))
 
-    def add_names(self) -> None:
-        """Adds the names that only the next release has to the files that the broken traces call, from now on."""
-        for file in sorted({file for kept in self.broken for file in self.files(kept)}):
-            add_new_names(file, self.root, self.other)
-
-    def same(self) -> list[Kept]:
-        """The traces that break the law as before where nothing is replaced."""
-        return [kept for kept in self.broken if self.still_broken((), kept)]
+    def _new_names(self) -> list[NewName]:
+        """What the next release adds to the files that the broken traces call."""
+        if self._names is None:
+            files = sorted({file for kept in self.broken for file in self.files(kept)})
+            self._names = [name for file in files for name in new_names(file, self.root, self.other)]
+        return self._names
 
     def with_text(self, places: Places, kept: Sequence[Kept], own: bool = False) -> dict[str, Shown]:
-        """What these traces show with these functions of the next release; nothing where they cannot be replaced.
-        ``own``: with the release's own text in their place, after it was compiled in the same way.
+        """What these traces show with these functions of the next release, and with the names that only these need;
+        nothing where they cannot be replaced. ``own``: with the release's own text in their place, after it was
+        compiled in the same way.
         """
-        nodes = [definitions(self.root / p.file).get(p.name) if own else self.other.text(p) for p in places]
+        later = [self.other.text(place) for place in places]
+        nodes = [definitions(self.root / place.file).get(place.name) for place in places] if own else later
+        names = self._new_names()
 
         def look() -> dict[str, Json]:
+            add_needed([node for node in later if node is not None], names, self.root)
             for place, node in zip(places, nodes, strict=True):
                 if not isinstance(node, Function):
                     raise LookupError(place)
@@ -313,21 +325,9 @@ def mends(loaded: Loaded, root: Path, later: Mapping[str, Shown], broken: Sequen
     attempts = Attempts(loaded, OtherRelease(root), [traces[name] for name in broken], later)
     others = [traces[name] for name in lawful]
     attempts.warm(others)
-    rows: Json = forked(lambda: _rows(attempts, others, names=True), MOST_SECONDS) or {}
-    attempts.broken = [kept for kept in attempts.broken if kept.name not in rows]
-    return {**rows, **_rows(attempts, others)}
-
-
-def _rows(attempts: Attempts, lawful: Sequence[Kept], names: bool = False) -> Json:
-    """The rows of the broken traces. ``names``: after the names of the next release were added, and without the traces
-    that these names alone change: of such a trace nobody could say what mends it.
-    """
-    if names:
-        attempts.add_names()
-        attempts.broken = attempts.same()
-    kept = attempts.lawful(lawful) if attempts.broken else []
+    kept = attempts.lawful(others)
     by_name = found(attempts, kept)
-    return {one.name: {**_row(attempts, by_name.get(one.name)), "lawful": len(kept)} for one in attempts.broken}
+    return {name: {**_row(attempts, by_name.get(name)), "lawful": len(kept)} for name in broken}
 
 
 def _row(attempts: Attempts, mend: Mend | None) -> Json:

@@ -11,7 +11,7 @@ import __future__
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -164,45 +164,89 @@ def made(node: Defined, module: ModuleType, owner: type | None) -> Any:
     return space["_make"](owner)
 
 
-def add_new_names(file: str, root: Path, other: OtherRelease) -> None:
-    """Adds what the other release's file of this name imports and defines, and the loaded release's lacks: to the
-    module, and to its classes. Nothing that is there is replaced, and no class gets what the loaded release keeps in
-    its objects. What needs more than this release has is left out: a function that calls it fails.
+@dataclass(frozen=True)
+class NewName:
+    """What a statement of the other release defines, and the loaded release lacks. ``owner``: the class in whose body
+    it stands; empty for a statement of the module. ``names``: what it defines; ``words``: what it names itself.
     """
-    path, module = other.root / file, module_of(root / file)
+
+    file: str
+    owner: str
+    node: ast.stmt
+    names: frozenset[str]
+    words: frozenset[str]
+
+
+def new_names(file: str, root: Path, other: OtherRelease) -> list[NewName]:
+    """What the other release's file of this name imports and defines, in the module and in its classes, and the loaded
+    release's lacks. No class gets what the loaded release keeps in its objects.
+    """
+    module = module_of(root / file)
     if module is None:
-        return
-    for node in _statements(path):
-        if not all(hasattr(module, name) for name in _names(node)):
-            with suppress(Exception):
-                _run(node, module, vars(module))
+        return []
+    found = [_new(file, "", node) for node in _statements(other.root / file) if _lacks(module, node)]
     kept = _kept_in_objects(root / file)
-    for name, node in definitions(path).items():
-        owner: Any = module
-        for one in name.split("."):
-            owner = vars(owner).get(one) if isinstance(owner, type | ModuleType) else None
+    for name, node in definitions(other.root / file).items():
+        owner = _owner(module, name)
         if isinstance(node, ast.ClassDef) and isinstance(owner, type):
-            for inner in node.body:
-                if not any(hasattr(owner, new) or new in kept for new in _names(inner)):
-                    with suppress(Exception):
-                        _add(inner, module, owner)
+            inner = [line for line in node.body if _lacks(owner, line) and not kept & {*_names(line)}]
+            found += [_new(file, name, line) for line in inner]
+    return found
 
 
-def _add(node: ast.stmt, module: ModuleType, owner: type) -> None:
-    """Adds what a statement of a class's body defines to the class."""
-    if isinstance(node, Function):
+def _lacks(owner: Any, node: ast.stmt) -> bool:
+    names = [*_names(node)]
+    return bool(names) and not all(hasattr(owner, name) for name in names)
+
+
+def _new(file: str, owner: str, node: ast.stmt) -> NewName:
+    return NewName(file, owner, node, frozenset(_names(node)), frozenset(words_of(node)))
+
+
+def words_of(node: ast.AST) -> set[str]:
+    """The names that a text has: of variables and attributes, and texts that could be names."""
+    inner = [*ast.walk(node)]
+    texts = {one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    names = {one.id for one in inner if isinstance(one, ast.Name)}
+    return (
+        names | {one.attr for one in inner if isinstance(one, ast.Attribute)} | {t for t in texts if t.isidentifier()}
+    )
+
+
+def _owner(module: ModuleType, name: str) -> Any:
+    found: Any = module
+    for one in name.split(".") if name else ():
+        found = vars(found).get(one) if isinstance(found, type | ModuleType) else None
+    return found
+
+
+def add_needed(nodes: Iterable[ast.AST], known: Sequence[NewName], root: Path) -> None:
+    """Adds the new names that these texts name, and those that the added texts name. What needs more than the loaded
+    release has is left out: a function that calls it fails.
+    """
+    words: set[str] = set().union(*map(words_of, nodes))
+    left, found = [*known], list[NewName]()
+    while needed := [one for one in left if one.names & words]:
+        left = [one for one in left if one not in needed]
+        found += needed
+        words = words.union(*(one.words for one in needed))
+    for one in sorted(found, key=lambda one: bool(one.owner)):  # the modules' first: classes may name them
+        if (module := module_of(root / one.file)) is not None:
+            with suppress(Exception):
+                _add(one.node, module, _owner(module, one.owner))
+
+
+def _add(node: ast.stmt, module: ModuleType, owner: Any) -> None:
+    """Adds what a statement defines to a module or a class."""
+    if isinstance(node, Function) and isinstance(owner, type):
         setattr(owner, node.name, made(node, module, owner))
-    elif isinstance(node, ast.Assign):
-        space: dict[str, Any] = {}
-        _run(node, module, space)
-        for name, value in space.items():
-            setattr(owner, name, value)
-
-
-def _run(node: ast.stmt, module: ModuleType, space: dict[str, Any]) -> None:
-    """Runs a statement among the names of a module; what it defines goes to ``space``."""
+        return
+    space = vars(module) if owner is module else {}
     alone = ast.fix_missing_locations(ast.Module([node], []))
     exec(compile(alone, _file_of(module), "exec", FUTURE, dont_inherit=True), vars(module), space)
+    if owner is not module:
+        for name, value in space.items():
+            setattr(owner, name, value)
 
 
 @cache
