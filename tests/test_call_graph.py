@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conformance.driver.entrances import Entrances
-from conformance.search.call_graph import HANDLER, LOOP, START, CallGraph, Chain
-from conformance.search.replacing import Place
+from conformance.search.call_graph import HANDLER, LOOP, START, CallChain, CallGraph
+from conformance.search.replacing import FunctionPlace
 
 ENTRANCES = Entrances(
     loops=(r"server\.py:Server\.loop",),
@@ -40,15 +40,15 @@ class Pool:
 """
 
 
-def chain(tmp_path: Path, pool: str = POOL, target: str = "Pool.wanted", **lines: str) -> Chain | None:
+def chain(tmp_path: Path, pool: str = POOL, target: str = "Pool.wanted", **lines: str) -> CallChain | None:
     """The chain to a function of the pool. ``lines``: what stands in the server's functions."""
     filled = {name: lines.get(name, "pass") for name in ("start", "handler", "loop")}
     (tmp_path / "server.py").write_text(textwrap.dedent(SERVER).format(**filled), encoding="utf-8")
     (tmp_path / "pool.py").write_text(textwrap.dedent(pool), encoding="utf-8")
-    return CallGraph(tmp_path).chain(Place("pool.py", target), ENTRANCES)
+    return CallGraph(tmp_path).chain(FunctionPlace("pool.py", target), ENTRANCES)
 
 
-def steps(found: Chain | None) -> list[str]:
+def steps(found: CallChain | None) -> list[str]:
     assert found is not None
     return [found.first.name, *(call.callee.name for call in found.calls)]
 

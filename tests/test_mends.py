@@ -14,11 +14,12 @@ import pytest
 from driven import have
 
 from conformance.driver.lockstep import CONFORMS, VIOLATION
+from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
-from conformance.search.mends import Attempts, Mend, Shown, found, mends_elsewhere, shown, why_not
-from conformance.search.replacing import OtherRelease, Place, add_needed, definitions, differs, new_names
+from conformance.search.mends import Attempts, Mend, ShownTrace, found, mends_elsewhere, shown, why_not
+from conformance.search.replacing import FunctionPlace, OtherRelease, add_needed, definitions, differs, new_names
 from conformance.traces.trace_files import Kept
 from slotproof.pages import kept_findings, mend_pages
 from slotproof.pages.mend_pages import MendedFinding
@@ -61,7 +62,7 @@ LEAKS = "[:-1] if len(slots) > 1 else slots"  # of several pages the last one is
 CONFIG = {"need_sort": False, "rows": 2, "page_size": 1, "size": 4, "size_swa": 1}
 
 
-def of(*steps: tuple[str, dict[str, object]], name: str = "broken") -> Kept:
+def of(*steps: tuple[str, Json], name: str = "broken") -> Kept:
     return Kept(name, "", "", "", Trace("allocator", dict(CONFIG), [{"op": op, **given} for op, given in steps]))
 
 
@@ -122,7 +123,7 @@ GOOD = POOL.replace("{FREED}", "")
 
 
 def test_the_function_that_the_next_release_has_changed_mends(tmp_path: Path, made: list[Releases]) -> None:
-    assert releases(made, tmp_path, GOOD).mended(BROKEN) == {"broken": Mend((Place("pool.py", "Pool.free"),))}
+    assert releases(made, tmp_path, GOOD).mended(BROKEN) == {"broken": Mend((FunctionPlace("pool.py", "Pool.free"),))}
 
 
 def test_the_loaded_release_is_as_it_was_afterwards(tmp_path: Path, made: list[Releases]) -> None:
@@ -143,7 +144,7 @@ def test_the_loaded_release_is_as_it_was_afterwards(tmp_path: Path, made: list[R
 def test_a_wrong_text_mends_nothing(tmp_path: Path, made: list[Releases], freed: str, why: str) -> None:
     wrong = GOOD.replace("self.put(whole(slots))", freed)
     several = releases(made, tmp_path, wrong)
-    right = {"broken": Shown(CONFORMS, took=shown(BROKEN, Releases(_other(tmp_path), GOOD, GOOD).loaded).took)}
+    right = {"broken": ShownTrace(CONFORMS, took=shown(BROKEN, Releases(_other(tmp_path), GOOD, GOOD).loaded).took)}
     attempts = Attempts(several.loaded, OtherRelease(tmp_path / "two"), [BROKEN], right)
     assert found(attempts, [LAWFUL]) == {}, why
 
@@ -158,21 +159,23 @@ def test_a_text_that_makes_the_engine_refuse_on_the_way_mends_nothing(tmp_path: 
     kept = of(EXTEND, ("extend", {"rows": [1], "more": [3]}), FINISH)
     before = shown(kept, releases(made, tmp_path, GOOD).loaded)
     assert (before.step, [*before.took[1]]) == (3, ["alloc_extend refused"])
-    later = Shown(CONFORMS, took=[*before.took[:2], {"free done": 1}])
-    assert why_not(before, Shown(CONFORMS, took=later.took), later, 3) == ""
-    refuses = Shown(CONFORMS, took=[{"alloc_extend refused": 1}, *later.took[1:]])
+    later = ShownTrace(CONFORMS, took=[*before.took[:2], {"free done": 1}])
+    assert why_not(before, ShownTrace(CONFORMS, took=later.took), later, 3) == ""
+    refuses = ShownTrace(CONFORMS, took=[{"alloc_extend refused": 1}, *later.took[1:]])
     assert why_not(before, refuses, later, 3) == "operation 1 does something else than on either release"
-    nothing = Shown(CONFORMS, took=[*later.took[:2], {}])
+    nothing = ShownTrace(CONFORMS, took=[*later.took[:2], {}])
     assert why_not(before, nothing, later, 3) == "operation 3 does something else than on either release"
-    assert why_not(before, Shown(CONFORMS, took=later.took[:2]), later, 3) == "2 of 3 operations were sent"
-    assert why_not(before, Shown(VIOLATION, 3, "no_leak", "invariant", later.took), later, 3) == "it breaks no_leak"
-    assert why_not(before, Shown("unsupported", 1), later, 3) == "an operation cannot be sent"
+    assert why_not(before, ShownTrace(CONFORMS, took=later.took[:2]), later, 3) == "2 of 3 operations were sent"
+    assert (
+        why_not(before, ShownTrace(VIOLATION, 3, "no_leak", "invariant", later.took), later, 3) == "it breaks no_leak"
+    )
+    assert why_not(before, ShownTrace("unsupported", 1), later, 3) == "an operation cannot be sent"
 
 
 def test_after_the_broken_step_a_mended_run_may_go_its_own_way() -> None:
-    before = Shown(VIOLATION, 1, "no_leak", "invariant", [{"free done": 1}])
-    later = Shown(CONFORMS, took=[{"free done": 1}, {"evict done": 2}])
-    assert why_not(before, Shown(CONFORMS, took=[{"free done": 1}, {}]), later, 2) == ""
+    before = ShownTrace(VIOLATION, 1, "no_leak", "invariant", [{"free done": 1}])
+    later = ShownTrace(CONFORMS, took=[{"free done": 1}, {"evict done": 2}])
+    assert why_not(before, ShownTrace(CONFORMS, took=[{"free done": 1}, {}]), later, 2) == ""
 
 
 def test_a_comment_is_no_change(tmp_path: Path, made: list[Releases]) -> None:
@@ -184,7 +187,7 @@ def test_a_helper_that_only_the_next_release_has_is_added(tmp_path: Path, made: 
     second = (
         GOOD.replace("whole(slots))", "self.every(slots))") + "\n    def every(self, slots):\n        return [*slots]\n"
     )
-    assert releases(made, tmp_path, second).mended(BROKEN)["broken"].places == (Place("pool.py", "Pool.free"),)
+    assert releases(made, tmp_path, second).mended(BROKEN)["broken"].places == (FunctionPlace("pool.py", "Pool.free"),)
 
 
 def test_only_names_that_a_function_needs_are_added(tmp_path: Path, made: list[Releases]) -> None:
@@ -193,7 +196,7 @@ def test_only_names_that_a_function_needs_are_added(tmp_path: Path, made: list[R
     second += "\n    all = whole_as_method\n    most = 4\n\n    @property\n    def pages(self):\n        return 4\n"
     helper = "def whole_as_method(self, slots):\n    return whole(slots)\n\nclass Pool("
     several = releases(made, tmp_path, second.replace("class Pool(", helper))
-    assert several.mended(BROKEN)["broken"].places == (Place("pool.py", "Pool.free"),)
+    assert several.mended(BROKEN)["broken"].places == (FunctionPlace("pool.py", "Pool.free"),)
     module = sys.modules[several.name]
     known = new_names("pool.py", tmp_path / "one", OtherRelease(tmp_path / "two"))
     assert {name for one in known for name in one.names} == {"whole_as_method", "all", "most"}
@@ -206,7 +209,7 @@ def test_only_names_that_a_function_needs_are_added(tmp_path: Path, made: list[R
 def test_a_function_that_the_class_inherits_in_the_next_release_mends(tmp_path: Path, made: list[Releases]) -> None:
     free = "    def free(self, slots):\n        self.put(whole(slots))\n"
     second = GOOD.replace(free, "").replace("class Base:\n", f"class Base:\n{free}")
-    assert releases(made, tmp_path, second).mended(BROKEN)["broken"].places == (Place("pool.py", "Pool.free"),)
+    assert releases(made, tmp_path, second).mended(BROKEN)["broken"].places == (FunctionPlace("pool.py", "Pool.free"),)
 
 
 def test_names_alone_are_no_mend(tmp_path: Path, made: list[Releases]) -> None:
@@ -227,7 +230,7 @@ TWO = GOOD.replace("self.put(whole(slots))", "self.put(whole(slots), True)").rep
 def test_of_several_functions_none_can_be_left_out(tmp_path: Path, made: list[Releases]) -> None:
     second = TWO.replace("def clear(self):", "def clear(self):\n        self.cleared = True")
     several = releases(made, tmp_path, second)
-    places = (Place("pool.py", "Base.put"), Place("pool.py", "Pool.free"))
+    places = (FunctionPlace("pool.py", "Base.put"), FunctionPlace("pool.py", "Pool.free"))
     clear = of(EXTEND, FINISH, name="broken")
     assert {*several.mended(clear)["broken"].places} == {*places}
 
@@ -256,7 +259,7 @@ def test_the_function_that_mends_most_traces_stands_first(tmp_path: Path, made: 
         "return list(dict.fromkeys(slots))", "return [*dict.fromkeys(slots), *dict.fromkeys(slots[:0])]"
     )
     mended = releases(made, tmp_path, second, first).mended(BROKEN, of(EXTEND, FINISH, EXTEND, name="again"))
-    assert mended["broken"] == mended["again"] == Mend((Place("pool.py", "Pool.free"),))
+    assert mended["broken"] == mended["again"] == Mend((FunctionPlace("pool.py", "Pool.free"),))
 
 
 def test_a_function_is_replaced_wherever_it_was_imported(tmp_path: Path, made: list[Releases]) -> None:
@@ -268,7 +271,7 @@ def test_a_function_is_replaced_wherever_it_was_imported(tmp_path: Path, made: l
     other.whole = vars(sys.modules[several.name])["whole"]  # type: ignore[attr-defined]
     sys.modules[other.__name__] = other
     try:
-        assert several.mended(BROKEN)["broken"].places == (Place("pool.py", "whole"),)
+        assert several.mended(BROKEN)["broken"].places == (FunctionPlace("pool.py", "whole"),)
     finally:
         del sys.modules[other.__name__]
 
@@ -276,13 +279,13 @@ def test_a_function_is_replaced_wherever_it_was_imported(tmp_path: Path, made: l
 def test_a_moved_function_is_found_where_one_file_has_it(tmp_path: Path) -> None:
     (tmp_path / "new.py").write_text("class A:\n    def f(self):\n        return 1\n", encoding="utf-8")
     other = OtherRelease(tmp_path)
-    moved = other.text(Place("old.py", "A.f"))
+    moved = other.text(FunctionPlace("old.py", "A.f"))
     assert moved is not None
     assert moved.name == "f"
-    assert other.text(Place("old.py", "A.g")) is None
-    assert other.text(Place("new.py", "A")) is None
+    assert other.text(FunctionPlace("old.py", "A.g")) is None
+    assert other.text(FunctionPlace("new.py", "A")) is None
     (tmp_path / "newer.py").write_text("class A:\n    def f(self):\n        return 2\n", encoding="utf-8")
-    assert OtherRelease(tmp_path).text(Place("old.py", "A.f")) is None
+    assert OtherRelease(tmp_path).text(FunctionPlace("old.py", "A.f")) is None
 
 
 def test_docstrings_are_no_difference(tmp_path: Path) -> None:

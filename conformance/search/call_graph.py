@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conformance.driver.entrances import Entrances
-from conformance.search.replacing import Place
+from conformance.search.replacing import FunctionPlace
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # Decorators that call the function only when it is called. What another decorator is given can be called by anybody.
@@ -54,24 +54,24 @@ Mention = tuple[str, str]  # how, and the name, or the regular expression of ``L
 
 
 @dataclass(frozen=True)
-class Call:
+class ChainCall:
     """One call of a chain. ``by_name``: other functions have the name of ``callee``, too, and it is not known whose
     function is called.
     """
 
-    callee: Place
+    callee: FunctionPlace
     by_name: bool = False
 
 
 @dataclass(frozen=True)
-class Chain:
+class CallChain:
     """Calls that lead to a function. ``begins``: what the first function is: a loop, a message handler, or the start of
     the server.
     """
 
     begins: str
-    first: Place
-    calls: tuple[Call, ...] = ()
+    first: FunctionPlace
+    calls: tuple[ChainCall, ...] = ()
 
     @property
     def guesses(self) -> int:
@@ -226,23 +226,23 @@ class CallGraph:
     def __init__(self, root: Path) -> None:
         paths = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))}
         self.files = {name: source_file(path.read_text("utf-8-sig", "replace")) for name, path in paths.items()}
-        self.named: defaultdict[str, list[Place]] = defaultdict(list)  # functions by their last names
+        self.named: defaultdict[str, list[FunctionPlace]] = defaultdict(list)  # functions by their last names
         self.classes: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)  # file and name, by last name
         for file, source in self.files.items():
             for name in source.functions:
-                self.named[name.rpartition(".")[2]].append(Place(file, name))
+                self.named[name.rpartition(".")[2]].append(FunctionPlace(file, name))
             for name in source.bases:
                 self.classes[name.rpartition(".")[2]].append((file, name))
 
     @property
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[FunctionPlace]:
         """All functions."""
         return (place for several in self.named.values() for place in several)
 
     def __contains__(self, place: object) -> bool:
-        return isinstance(place, Place) and place in self.named.get(place.name.rpartition(".")[2], ())
+        return isinstance(place, FunctionPlace) and place in self.named.get(place.name.rpartition(".")[2], ())
 
-    def chain(self, target: Place, entrances: Entrances) -> Chain | None:
+    def chain(self, target: FunctionPlace, entrances: Entrances) -> CallChain | None:
         """The chain of calls to a function with the fewest calls that are by name alone, and of these the shortest;
         ``None`` if none leads there. One that begins with the start of the server is told where there is no other.
         Raises ``LookupError`` where the package has no such function.
@@ -251,31 +251,31 @@ class CallGraph:
             raise LookupError(f"{target.file}:{target.name}")
         return self._served(entrances).chain(target) or self._started(entrances).chain(target)
 
-    def _served(self, entrances: Entrances) -> _Search:
+    def _served(self, entrances: Entrances) -> _Ways:
         """What loops and handlers lead to."""
         if (entrances, LOOP) not in self._known:
-            self._known[entrances, LOOP] = _Search(self, self._serving(entrances))
+            self._known[entrances, LOOP] = _Ways(self, self._serving(entrances))
         return self._known[entrances, LOOP]
 
-    def _started(self, entrances: Entrances) -> _Search:
+    def _started(self, entrances: Entrances) -> _Ways:
         """What the start of the server leads to, too, and what is named where a file is imported."""
         if (entrances, START) not in self._known:
             begun = {place: Beginning(START) for pattern in entrances.start for place in self._matching(pattern)}
             for file, source in self.files.items():
-                begun |= {Place(file, name): Beginning(START, IMPORTED) for name in source.handed}
+                begun |= {FunctionPlace(file, name): Beginning(START, IMPORTED) for name in source.handed}
                 named = (answer for asked in self.asked(source.top, file, "") for answer in self.answers(asked))
                 begun |= {
                     call.callee: Beginning(START, IMPORTED + far) for call, far in named if call.callee not in begun
                 }
-            self._known[entrances, START] = _Search(self, {**begun, **self._serving(entrances)})
+            self._known[entrances, START] = _Ways(self, {**begun, **self._serving(entrances)})
         return self._known[entrances, START]
 
     @cached_property
-    def _known(self) -> dict[tuple[Entrances, str], _Search]:
+    def _known(self) -> dict[tuple[Entrances, str], _Ways]:
         return {}
 
-    def _serving(self, entrances: Entrances) -> dict[Place, Beginning]:
-        served: dict[Place, Beginning] = {}
+    def _serving(self, entrances: Entrances) -> dict[FunctionPlace, Beginning]:
+        served: dict[FunctionPlace, Beginning] = {}
         for pattern in entrances.tables:
             for place in self._matching(pattern):
                 served |= {call.callee: Beginning(HANDLER, far) for call, far in self.calls(place)}
@@ -283,10 +283,10 @@ class CallGraph:
             served |= {place: Beginning(what) for pattern in patterns for place in self._matching(pattern)}
         return served
 
-    def _matching(self, pattern: str) -> list[Place]:
+    def _matching(self, pattern: str) -> list[FunctionPlace]:
         return [place for place in self.places if re.fullmatch(pattern, f"{place.file}:{place.name}")]
 
-    def calls(self, place: Place) -> Iterator[tuple[Call, float]]:
+    def calls(self, place: FunctionPlace) -> Iterator[tuple[ChainCall, float]]:
         """What a function may call, and how far-fetched each call is: 1 for one that cannot be anything else."""
         for asked in self.asked(self.files[place.file].functions[place.name], place.file, place.owner):
             yield from self.answers(asked)
@@ -296,51 +296,51 @@ class CallGraph:
         for how, word in mentions:
             yield Asked(how, word, file if how == NAME else "", owner if how in (OWN, ANY_OWN) else "")
 
-    def answers(self, asked: Asked) -> Iterator[tuple[Call, float]]:
+    def answers(self, asked: Asked) -> Iterator[tuple[ChainCall, float]]:
         """The functions that this may be, and how far-fetched each is."""
         how, word, file, owner = asked
         if how == NAME:
             yield from self._by_name(word, file)
         elif how in (OWN, ATTRIBUTE, TEXT):
             own = self._family_functions(owner, word) if how == OWN else []
-            yield from ((Call(place), 1.0) for place in own)
+            yield from ((ChainCall(place), 1.0) for place in own)
             others = [place for place in self.named.get(word, ()) if place not in own]
             alone = how != TEXT and not own and len(others) == 1 and word not in OFTEN
             far = 3 + 4 * math.log2(len(others) + 1) + 16 * (word in OFTEN) + 8 * (how == TEXT) + 30 * bool(own)
-            yield from ((Call(place, not alone), 1.0 if alone else far) for place in others)
+            yield from ((ChainCall(place, not alone), 1.0 if alone else far) for place in others)
             if how != OWN:
                 yield from self._of_class(word)
         elif how == BUILT:
             places = [place for place in self.named["__init__"] if place.owner.rpartition(".")[2] == word]
-            yield from ((Call(place, len(places) > 1), 2.0) for place in places)
+            yield from ((ChainCall(place, len(places) > 1), 2.0) for place in places)
         elif how == HELD:
             holder, _, word = word.rpartition(".")
             looks = holder.replace("_", "").lower()
             owned = self._owned.get(word, ()) if len(looks) > 3 else ()
-            yield from ((Call(place, True), 2.0) for place, _, owner in owned if looks in owner)
+            yield from ((ChainCall(place, True), 2.0) for place, _, owner in owned if looks in owner)
         elif how == LIKE:
             names = [name for name in self.named if re.fullmatch(word, name)]
-            yield from ((Call(place, True), 16.0) for name in names for place in self.named[name])
+            yield from ((ChainCall(place, True), 16.0) for name in names for place in self.named[name])
         elif how == ANY_OWN:
             names = self._family(owner)
-            yield from ((Call(place, True), 20.0) for name in names for place in self._of_owner.get(name, ()))
+            yield from ((ChainCall(place, True), 20.0) for name in names for place in self._of_owner.get(name, ()))
         else:
-            yield from ((Call(place, True), 60.0) for name in self._texts for place in self.named.get(name, ()))
+            yield from ((ChainCall(place, True), 60.0) for name in self._texts for place in self.named.get(name, ()))
 
-    def _by_name(self, word: str, file: str) -> Iterator[tuple[Call, float]]:
+    def _by_name(self, word: str, file: str) -> Iterator[tuple[ChainCall, float]]:
         """A plain name is a function or a class of this file, or one that was imported."""
         source = self.files[file]
         if word in source.functions:
-            yield Call(Place(file, word)), 1.0
+            yield ChainCall(FunctionPlace(file, word)), 1.0
         elif word in source.imported or source.star:
             word = source.imported.get(word, word)
             found = [place for place in self.named.get(word, ()) if "." not in place.name]
-            yield from ((Call(place, len(found) > 1), 1.0 if len(found) == 1 else 4.0) for place in found)
+            yield from ((ChainCall(place, len(found) > 1), 1.0 if len(found) == 1 else 4.0) for place in found)
             yield from self._of_class(word)
         elif word in source.bases:
             yield from self._of_class(word)
 
-    def _of_class(self, word: str) -> list[tuple[Call, float]]:
+    def _of_class(self, word: str) -> list[tuple[ChainCall, float]]:
         """What is called of a class that is named: what Python calls by itself, or a base from another package does."""
         if word not in self.classes:
             return []
@@ -349,10 +349,10 @@ class CallGraph:
         return self._called_of[word]
 
     @cached_property
-    def _called_of(self) -> dict[str, list[tuple[Call, float]]]:
+    def _called_of(self) -> dict[str, list[tuple[ChainCall, float]]]:
         return {}
 
-    def _calls_of_class(self, word: str) -> Iterator[tuple[Call, float]]:
+    def _calls_of_class(self, word: str) -> Iterator[tuple[ChainCall, float]]:
         family = self._ancestors(word)
         foreign = any(base not in self.classes and base not in PLAIN for name in family for base in self._bases(name))
         for name in family:
@@ -360,30 +360,30 @@ class CallGraph:
                 for function in self._methods(file, qualified):
                     own = function.name.rpartition(".")[2]
                     if _DUNDER.fullmatch(own) or foreign:
-                        yield Call(function, True), 40.0
+                        yield ChainCall(function, True), 40.0
 
     @cached_property
-    def _of_owner(self) -> dict[str, list[Place]]:
-        found: defaultdict[str, list[Place]] = defaultdict(list)
+    def _of_owner(self) -> dict[str, list[FunctionPlace]]:
+        found: defaultdict[str, list[FunctionPlace]] = defaultdict(list)
         for place in self.places:
             found[place.owner.rpartition(".")[2]].append(place)
         return found
 
     @cached_property
-    def _owned(self) -> dict[str, list[tuple[Place, str, str]]]:
+    def _owned(self) -> dict[str, list[tuple[FunctionPlace, str, str]]]:
         """The methods by their names, each with the name of its class, and with this in small letters."""
-        found: dict[str, list[tuple[Place, str, str]]] = {}
+        found: dict[str, list[tuple[FunctionPlace, str, str]]] = {}
         for word, places in self.named.items():
             owners = [(place, place.owner.rpartition(".")[2]) for place in places if place.owner]
             found[word] = [(place, owner, owner.lower()) for place, owner in owners]
         return found
 
-    def _methods(self, file: str, name: str) -> list[Place]:
+    def _methods(self, file: str, name: str) -> list[FunctionPlace]:
         return self._by_owner.get((file, name), [])
 
     @cached_property
-    def _by_owner(self) -> dict[tuple[str, str], list[Place]]:
-        found: defaultdict[tuple[str, str], list[Place]] = defaultdict(list)
+    def _by_owner(self) -> dict[tuple[str, str], list[FunctionPlace]]:
+        found: defaultdict[tuple[str, str], list[FunctionPlace]] = defaultdict(list)
         for place in self.places:
             found[place.file, place.owner].append(place)
         return found
@@ -422,7 +422,7 @@ class CallGraph:
     def _families(self) -> dict[str, list[str]]:
         return {}
 
-    def _family_functions(self, owner: str, word: str) -> list[Place]:
+    def _family_functions(self, owner: str, word: str) -> list[FunctionPlace]:
         if word not in self.named:
             return []
         family = self._family(owner)
@@ -437,18 +437,18 @@ class CallGraph:
         return {word for found in (mentions, tops) for how, word in found if how == TEXT and word in self.named}
 
 
-class _Search:
+class _Ways:
     """The least far-fetched way from functions to all functions to which a way leads."""
 
-    def __init__(self, graph: CallGraph, begin: dict[Place, Beginning]) -> None:
+    def __init__(self, graph: CallGraph, begin: dict[FunctionPlace, Beginning]) -> None:
         self.begin = begin
-        self.before: dict[Place, tuple[Place, Call] | None] = {}
+        self.before: dict[FunctionPlace, tuple[FunctionPlace, ChainCall] | None] = {}
         self._order = {place: one.far for place, one in begin.items()}
-        waiting: list[tuple[float, Place, tuple[Place, Call] | None]]
+        waiting: list[tuple[float, FunctionPlace, tuple[FunctionPlace, ChainCall] | None]]
         waiting = sorted((one.far, place, None) for place, one in begin.items())
         done: set[Asked] = set()
 
-        def asked_by(place: Place) -> Iterator[Asked]:
+        def asked_by(place: FunctionPlace) -> Iterator[Asked]:
             return graph.asked(graph.files[place.file].functions[place.name], place.file, place.owner)
 
         while waiting:
@@ -463,13 +463,13 @@ class _Search:
                     self._order[call.callee] = far + more
                     heapq.heappush(waiting, (far + more, call.callee, (place, call)))
 
-    def chain(self, target: Place) -> Chain | None:
+    def chain(self, target: FunctionPlace) -> CallChain | None:
         """The way to a function; ``None`` where none leads there."""
         if target not in self.before:
             return None
-        calls: list[Call] = []
+        calls: list[ChainCall] = []
         place = target
         while (by := self.before[place]) is not None:
             place, call = by
             calls.append(call)
-        return Chain(self.begin[place].what, place, tuple(reversed(calls)))
+        return CallChain(self.begin[place].what, place, tuple(reversed(calls)))

@@ -16,9 +16,9 @@ from conformance.driver.entrances import Entrances
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
-from conformance.search.call_graph import CallGraph, Chain
+from conformance.search.call_graph import CallChain, CallGraph
 from conformance.search.elsewhere import ask, tell
-from conformance.search.replacing import Place
+from conformance.search.replacing import FunctionPlace
 from conformance.telling.tell import tell as told
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
@@ -35,14 +35,14 @@ def entrances_of(engine: str) -> Entrances:
     return found
 
 
-def last_called(kept: Kept, loaded: Loaded) -> list[Place]:
+def last_called(kept: Kept, loaded: Loaded) -> list[FunctionPlace]:
     """The functions of the engine's bookkeeping (``Plugin.bookkeeping``) that the driver calls in the operation that
     breaks the law, the last called first; without those that Python calls for an operator or a class.
     """
     first = outcome(kept.trace, loaded.makers[kept.trace.stem]).first
     steps = told(kept.trace, loaded.makers[kept.trace.stem], loaded.roots)
     broken = steps[(first.step if first else len(steps)) - 1]
-    called = [Place(frame.file, frame.function) for frame in reversed(broken.engine) if frame.depth == 1]
+    called = [FunctionPlace(frame.file, frame.function) for frame in reversed(broken.engine) if frame.depth == 1]
     kept_in: tuple[str, ...] = getattr(registry.plugin(loaded.name), "bookkeeping", ("",))
     own = [place for place in dict.fromkeys(called) if place.file.startswith(kept_in)]
     return [place for place in own if not place.name.rpartition(".")[2].startswith("__")]
@@ -64,11 +64,11 @@ def reach(loaded: Loaded, names: Sequence[str]) -> Json:
     return found
 
 
-def _told(place: Place) -> str:
+def _told(place: FunctionPlace) -> str:
     return f"{place.file}:{place.name}"
 
 
-def _of_chain(chain: Chain | None) -> Json:
+def _of_chain(chain: CallChain | None) -> Json:
     if chain is None:
         return {"begins": "", "chain": []}
     first = {"name": _told(chain.first), "by_name": False}

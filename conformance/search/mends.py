@@ -41,9 +41,9 @@ from conformance.search.elsewhere import ask, tell
 from conformance.search.harm import forked
 from conformance.search.replacing import (
     Function,
+    FunctionPlace,
     NewName,
     OtherRelease,
-    Place,
     add_needed,
     definitions,
     differs,
@@ -56,12 +56,12 @@ from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
 from conformance.traces.trace_files import Kept
 
-Places = tuple[Place, ...]
+Places = tuple[FunctionPlace, ...]
 SECONDS = 600  # that an attempt may take: an engine that was changed can hang
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownTrace:
     """What a trace shows on a release. ``verdict``, ``step``, ``law``, ``kind``: see ``conformance.search.replay.row``;
     ``step`` is where an operation could not be sent, too. ``took``: for each operation that was tried how often it took
     each transition of the law, done and refused.
@@ -79,7 +79,7 @@ class Shown:
         return self.verdict, self.step, self.law, self.kind
 
 
-def shown(kept: Kept, loaded: Loaded) -> Shown:
+def shown(kept: Kept, loaded: Loaded) -> ShownTrace:
     """What a trace shows on the engine as it is in this process now."""
     took: list[dict[str, int]] = []
     before: Counter[str] = Counter()
@@ -94,10 +94,10 @@ def shown(kept: Kept, loaded: Loaded) -> Shown:
     first = found.first
     step = found.stopped_at if first is None else first.step
     law, kind = (None, None) if first is None else (first.law, first.kind)
-    return Shown(found.verdict, step, law, kind, took)
+    return ShownTrace(found.verdict, step, law, kind, took)
 
 
-def why_not(before: Shown, now: Shown, later: Shown, steps: int) -> str:
+def why_not(before: ShownTrace, now: ShownTrace, later: ShownTrace, steps: int) -> str:
     """Why a trace of so many steps is not mended; empty where it is. ``before``: what it shows on the release as it is;
     ``now``: with replaced functions; ``later``: on the next release.
     """
@@ -124,11 +124,11 @@ class Attempts:
     loaded: Loaded
     other: OtherRelease
     broken: Sequence[Kept]
-    later: Mapping[str, Shown]
-    before: dict[str, Shown] = field(default_factory=dict)
+    later: Mapping[str, ShownTrace]
+    before: dict[str, ShownTrace] = field(default_factory=dict)
     calls: dict[str, Places] = field(default_factory=dict)
     _names: list[NewName] | None = None
-    _differing: dict[Place, Function | None] = field(default_factory=dict)
+    _differing: dict[FunctionPlace, Function | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for kept in self.broken:
@@ -136,7 +136,7 @@ class Attempts:
             self.before[kept.name] = shown(kept, self.loaded)
             self.calls[kept.name] = tuple(sorted(self._called(kept)))
 
-    def _called(self, kept: Kept) -> set[Place]:
+    def _called(self, kept: Kept) -> set[FunctionPlace]:
         """The functions that are called when the engine is built and driven."""
         steps = told(kept.trace, self.loaded.makers[kept.trace.stem], self.loaded.roots)
         built = CallRecorder(Roots(self.loaded.roots))
@@ -144,7 +144,7 @@ class Attempts:
             self.loaded.makers[kept.trace.stem](kept.trace.config)
         first, _, below = built.frames()
         frames = [*first, *below, *(frame for step in steps for frame in step.functions)]
-        return {Place(frame.file, frame.function) for frame in frames}
+        return {FunctionPlace(frame.file, frame.function) for frame in frames}
 
     @property
     def root(self) -> Path:
@@ -155,7 +155,7 @@ class Attempts:
         """The files of the functions that the trace calls."""
         return sorted({place.file for place in self.calls[kept.name]})
 
-    def differing(self, place: Place) -> Function | None:
+    def differing(self, place: FunctionPlace) -> Function | None:
         """The text of a function in the next release, where it differs."""
         if place not in self._differing:
             here, there = definitions(self.root / place.file).get(place.name), self.other.text(place)
@@ -176,7 +176,7 @@ class Attempts:
             self._names = [name for file in files for name in new_names(file, self.root, self.other)]
         return self._names
 
-    def with_text(self, places: Places, kept: Sequence[Kept], own: bool = False) -> dict[str, Shown]:
+    def with_text(self, places: Places, kept: Sequence[Kept], own: bool = False) -> dict[str, ShownTrace]:
         """What these traces show with these functions of the next release, and with the names that only these need;
         nothing where they cannot be replaced. ``own``: with the release's own text in their place, after it was
         compiled in the same way.
@@ -197,14 +197,14 @@ class Attempts:
             found: dict[str, Json] = forked(look, SECONDS) or {}
         except EngineError:
             return {}
-        return {name: Shown(**told) for name, told in found.items()}
+        return {name: ShownTrace(**told) for name, told in found.items()}
 
     def mends(self, places: Places, kept: Sequence[Kept]) -> list[str]:
         """The names of those of these traces that the functions mend, by the first two rules of this module."""
         found = self.with_text(places, kept)
         return [one.name for one in kept if one.name in found and not self.why_not(one, found[one.name])]
 
-    def why_not(self, kept: Kept, now: Shown) -> str:
+    def why_not(self, kept: Kept, now: ShownTrace) -> str:
         """See ``why_not`` of this module."""
         return why_not(self.before[kept.name], now, self.later[kept.name], len(kept.trace.steps))
 
@@ -240,7 +240,7 @@ def found(attempts: Attempts, lawful: Sequence[Kept]) -> dict[str, Mend]:
     broken = attempts.broken
     called = {kept.name: attempts.called(kept) for kept in broken}
     judge = _Judge(attempts, lawful)
-    alone: dict[Place, list[Kept]] = {}
+    alone: dict[FunctionPlace, list[Kept]] = {}
     for place in sorted({place for places in called.values() for place in places}):
         waiting = [kept for kept in broken if place in called[kept.name]]
         names = attempts.mends((place,), waiting)
@@ -297,7 +297,9 @@ def _sets(attempts: Attempts, called: Places, files: Sequence[str]) -> Iterator[
 
 
 def _changed_of(attempts: Attempts, file: str) -> Places:
-    return tuple(place for name in definitions(attempts.root / file) if attempts.differing(place := Place(file, name)))
+    return tuple(
+        place for name in definitions(attempts.root / file) if attempts.differing(place := FunctionPlace(file, name))
+    )
 
 
 def _fewest(places: Places, enough: Callable[[Places], bool]) -> Places:
@@ -313,7 +315,9 @@ def _fewest(places: Places, enough: Callable[[Places], bool]) -> Places:
     return places
 
 
-def mends(loaded: Loaded, root: Path, later: Mapping[str, Shown], broken: Sequence[str], lawful: Sequence[str]) -> Json:
+def mends(
+    loaded: Loaded, root: Path, later: Mapping[str, ShownTrace], broken: Sequence[str], lawful: Sequence[str]
+) -> Json:
     """For each broken trace the ``functions`` that mend it, and the ``others`` each of which does so alone, with the
     line in which each begins in this release; and how many ``lawful`` traces were replayed with them.
 
@@ -366,7 +370,7 @@ def main() -> int:
     def answer() -> Json:
         asked = ["shown", engine, following, ",".join(broken)]
         later = ask(f"{__package__}.mends", asked, f"replaying on {engine} {following}")
-        by_name = {name: Shown(**told) for name, told in later["shown"].items()}
+        by_name = {name: ShownTrace(**told) for name, told in later["shown"].items()}
         return mends(registry.load(engine, release=release), Path(later["root"]), by_name, broken, lawful)
 
     return tell(answer)

@@ -26,7 +26,7 @@ _DEF = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class FunctionPlace:
     """A function of an engine. ``file``: below the folder of the engine's package, with ``/``. ``name``: the function's
     name, after that of its class and a dot where it is a method.
     """
@@ -77,7 +77,7 @@ class OtherRelease:
     root: Path
     _defining: dict[str, list[Path]] = field(default_factory=dict)
 
-    def text(self, place: Place) -> Function | None:
+    def text(self, place: FunctionPlace) -> Function | None:
         """The function of this name in the file of this name. Where that has none, the function was moved: then the one
         in the only other file that defines this name, or else the one that the class inherits there from a class of
         that file. ``None`` where there is none of these.
@@ -88,7 +88,7 @@ class OtherRelease:
             here = definitions(others[0])[place.name] if len(others) == 1 else self._inherited(place)
         return here if isinstance(here, Function) else None
 
-    def _inherited(self, place: Place) -> Defined | None:
+    def _inherited(self, place: FunctionPlace) -> Defined | None:
         known = definitions(self.root / place.file)
         classes = [place.owner]
         for name in classes:
@@ -98,7 +98,7 @@ class OtherRelease:
         names = (f"{name}.{place.name.rpartition('.')[2]}" for name in classes if name)
         return next((known[name] for name in names if name in known), None)
 
-    def _files(self, place: Place) -> list[Path]:
+    def _files(self, place: FunctionPlace) -> list[Path]:
         if not self._defining:
             for path in sorted(self.root.rglob("*.py")):
                 for name in {*_DEF.findall(_text(path))}:
@@ -133,7 +133,7 @@ def _file_of(module: Any) -> str:
     return where if isinstance(where, str) else ""
 
 
-def replace(place: Place, root: Path, node: Function) -> None:
+def replace(place: FunctionPlace, root: Path, node: Function) -> None:
     """Replaces a function of the release that is loaded from the folder ``root`` by the function of this text, in its
     class, or in each module that has it by a name. Raises ``LookupError`` where the release has not loaded it, and what
     Python raises where the text asks for a name that this release lacks.
