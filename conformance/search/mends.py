@@ -323,6 +323,8 @@ def mends(
 
     ``root``: the folder of the engine's package in the next release. ``later``: what the traces show there.
     """
+    if gone := [folder for folder in (loaded.roots[0], root) if not folder.is_dir()]:
+        raise EngineError(f"{gone[0]} is no folder: the source of a release is gone")
     if strange := [name for name in broken if later[name].verdict != CONFORMS]:
         raise EngineError(f"{strange[0]} breaks a law on the next release, too: docs/findings.json is out of date")
     traces = {name: trace_files.load(name) for name in (*broken, *lawful)}
