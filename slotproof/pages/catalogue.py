@@ -169,6 +169,7 @@ def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[
         for name, several in listed.items()
     }
     ends = {name: mend_pages.by_finding(name) for name in engines}
+    ended = [one.engine for one in mend_pages.ended(findings) if one.kept_there]
     page = templates.get_template("findings.md.j2").render(
         engines=engines,
         checks=checks,
@@ -176,6 +177,7 @@ def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[
         catalogue=grouped,
         repaired={name: [(one, repaired_entry(name, one)) for one in several] for name, several in repaired.items()},
         ends=ends,
+        ended={name: ended.count(name) for name in engines},
         entries=by_name,
         tried={name: len([one for one in mend_pages.kept_mends() if one.engine == name]) for name in engines},
     )
