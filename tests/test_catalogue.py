@@ -137,7 +137,7 @@ def test_the_page_of_a_finding_tells_its_chain_and_what_repaired_it() -> None:
     mend = MendedFinding("sglang", IN_PART, "1", "2", functions[:1], lawful=7)
     one, two = (page.render(finding=found, entry=None, mend=m) for m in (mend, replace(mend, functions=functions)))
     assert "The cause in sglang 1: `a.py:3` C.f. This function was replaced" in one
-    assert "7 other kept traces" in one
+    assert "7 kept traces that keep the law" in one
     assert "`a.py:3` C.f, `a.py:9` g. These functions were replaced" in two
     assert "No function of sglang 1" in page.render(finding=found, entry=None, mend=replace(mend, functions=[]))
 
