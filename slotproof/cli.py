@@ -558,6 +558,41 @@ def causes(
 
 
 @app.command()
+def mends(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[finding]...", help="Only these findings.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Only findings of this engine.")] = None,
+    release: Annotated[str | None, typer.Option(help="Only findings that this release was the last to show.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Write docs/mends.json, and the pages of the findings.")] = False,
+) -> None:
+    """Find what repaired the findings of older releases (takes long).
+
+    In the last release that shows a finding, functions are replaced at run time by their text in the next release. With
+    those that are the cause the kept trace keeps the law. Exit code 1 if docs/mends.json says something else.
+    """
+    from slotproof.commands import mends as mending
+
+    raise typer.Exit(mending.run(names or [], engine, release, keep))
+
+
+@app.command()
+def reach(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[finding]...", help="Only these findings.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Write docs/chains.json, and the pages of the findings.")
+    ] = False,
+) -> None:
+    """Show how a server comes to the call of a finding.
+
+    For each finding of a part of an engine: a chain of calls from a message handler or a loop of the server to the
+    function that the trace calls last, by the syntax trees of the last release that shows it. No chain: no caller. Exit
+    code 1 if docs/chains.json says something else.
+    """
+    from slotproof.commands import reach as reaching
+
+    raise typer.Exit(reaching.run(names or [], keep))
+
+
+@app.command()
 def engines(
     stems: Annotated[
         list[str] | None,

@@ -11,10 +11,12 @@ from conformance.engines import registry
 from conformance.search.trials import TRIALS
 from conformance.traces import cause_files
 from conformance.traces.harm_found import Harm
-from conformance.traces.reach_files import Reach
-from slotproof.pages import kept_findings, templating
-from slotproof.pages.catalogue import SCHEDULERS, SHOWN, UNKNOWN, CatalogueEntry, Severity, entries
+from conformance.traces.reach_files import ENDS_ANYWAY, Reach
+from slotproof.pages import kept_findings, mend_pages, templating
+from slotproof.pages.catalogue import SHOWN, UNKNOWN, CatalogueEntry, Severity, entries, repaired_json
+from slotproof.pages.chain_pages import NO_CALLER, SCHEDULERS, FoundChain
 from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
+from slotproof.pages.mend_pages import MendedFinding
 
 ENGINES = [plugin.name for plugin in registry.released()]
 CAUSES = cause_files.every()
@@ -58,6 +60,7 @@ def of(name: str, **harm: Any) -> KeptFinding:
 
 
 ON_SERVER, IN_PART = "two_first_turns_stop_server", "tail_inside_page"
+NOTED = Reach(IN_PART, "not shown", "It was tried.", ["a.py:b"])
 
 
 @pytest.mark.parametrize(
@@ -73,15 +76,26 @@ ON_SERVER, IN_PART = "two_first_turns_stop_server", "tail_inside_page"
         ),
         (CatalogueEntry("", "", [of(IN_PART, request="row 1", reads="nothing")]), Severity.REST, UNKNOWN),
         (
-            CatalogueEntry("", "", [of(IN_PART)], noted=Reach(IN_PART, "not shown", "It was tried.", ["a.py:b"])),
+            CatalogueEntry("", "", [of(IN_PART)], noted=NOTED),
             Severity.REST,
             "not shown",
         ),
         (
-            CatalogueEntry("", "", [of(IN_PART)], noted=Reach(IN_PART, "no caller", "Nothing.", ["a.py:b"])),
+            CatalogueEntry("", "", [of(IN_PART)], noted=Reach(IN_PART, ENDS_ANYWAY, "It raises.", ["a.py:b"])),
             Severity.APART,
-            "no caller",
+            ENDS_ANYWAY,
         ),
+        (
+            CatalogueEntry("", "", [of(IN_PART)], noted=NOTED, chain=FoundChain("e", IN_PART, "1", "a.py:b")),
+            Severity.APART,
+            NO_CALLER,
+        ),
+        (
+            CatalogueEntry("", "", [of(IN_PART)], noted=NOTED, chain=FoundChain("e", IN_PART, "1", "a.py:b", "loop")),
+            Severity.REST,
+            "not shown",
+        ),
+        (CatalogueEntry("", "", [of(IN_PART)], chain=FoundChain("e", IN_PART, "1")), Severity.REST, UNKNOWN),
     ],
 )
 def test_how_grave_an_entry_is(entry: CatalogueEntry, severity: Severity, reach: str) -> None:
@@ -97,7 +111,7 @@ def test_a_finding_without_reach_or_with_a_cause_has_no_text_to_file() -> None:
     page = templating.environment().get_template("finding.md.j2")
     found = replace(of(ON_SERVER, ended=True), script='"""A server stops."""\nprint(1)\n')
     part = replace(of(IN_PART), script='"""A tail is lost."""\nprint(1)\n')
-    noted = Reach(IN_PART, "no caller", "Nothing sends it", ["a.py:b"])
+    noted = Reach(IN_PART, "not shown", "Nothing sends it", ["a.py:b"])
     texts = [
         page.render(finding=found, entry=CatalogueEntry("", "", [found])),
         page.render(finding=found, entry=CatalogueEntry("A title", "", [found], CAUSES[0])),
@@ -105,5 +119,38 @@ def test_a_finding_without_reach_or_with_a_cause_has_no_text_to_file() -> None:
     ]
     assert ["To file upstream" in text for text in texts] == [True, False, False]
     assert f"[A title](../causes/{CAUSES[0].name}.md)" in texts[1]
-    assert "This is no text to file: no caller: Nothing sends it." in texts[2]
+    assert "This is no text to file: not shown: Nothing sends it." in texts[2]
     assert all("print(1)" in text for text in texts)
+
+
+def test_the_page_of_a_finding_tells_its_chain_and_what_repaired_it() -> None:
+    page = templating.environment().get_template("finding.md.j2")
+    found = of(IN_PART)
+    calls = [{"name": "s.py:Server.loop", "by_name": False}, {"name": "a.py:b", "by_name": True}]
+    chain = FoundChain("sglang", IN_PART, "1", "a.py:b", "loop", calls)
+    text = page.render(finding=found, entry=None, chain=chain)
+    assert "1. `s.py:Server.loop`\n2. `a.py:b` (by name)\n" in text
+    assert "no chain of calls leads" in page.render(
+        finding=found, entry=None, chain=replace(chain, begins="", chain=())
+    )
+    functions = [{"file": "a.py", "line": 3, "function": "C.f"}, {"file": "a.py", "line": 9, "function": "g"}]
+    mend = MendedFinding("sglang", IN_PART, "1", "2", functions[:1], lawful=7)
+    one, two = (page.render(finding=found, entry=None, mend=m) for m in (mend, replace(mend, functions=functions)))
+    assert "The cause in sglang 1: `a.py:3` C.f. This function was replaced" in one
+    assert "7 kept traces that keep the law" in one
+    assert "`a.py:3` C.f, `a.py:9` g. These functions were replaced" in two
+    assert "No function of sglang 1" in page.render(finding=found, entry=None, mend=replace(mend, functions=[]))
+
+
+def test_traces_that_one_function_mends_are_of_one_repaired_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = standing("sglang")
+    old = [one for one in several if one.shown[-1]["release"] == "0.5.12"][:3]
+    last = [one.kept.name for one in old]
+    function = [{"file": "a.py", "line": 3, "function": "C.f"}]
+    kept = [MendedFinding("sglang", name, "0.5.12", "0.5.13", function if n else []) for n, name in enumerate(last)]
+    monkeypatch.setattr(mend_pages, "kept_mends", lambda: kept)
+    (cause,) = mend_pages.repaired("sglang", {one.kept.name: one for one in several})
+    assert [row.finding for row in cause.rows] == last[1:]
+    told = repaired_json("sglang", cause)
+    assert (told["title"], told["repaired_in"], told["functions"]) == ("C.f", "0.5.13", function)
+    assert told["traces"] == last[1:]

@@ -81,6 +81,8 @@ LACKING: dict[str, tuple[str, tuple[str, ...]]] = {
     "replay insert_under_reader sglang": ("the engine sglang", ("sglang",)),
     "compat sglang --release 0.5.23": ("the engine sglang", ("sglang",)),
     "causes": ("the engine sglang", ("sglang",)),
+    "mends": ("the engine sglang", ("sglang",)),
+    "reach": ("the engine sglang", ("sglang",)),
     "engines": ("engines", ("prove", "impl")),
     "report -o page": ("report", ("prove", "impl")),
     "docs": ("docs", ("prove", "impl")),

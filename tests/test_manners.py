@@ -216,6 +216,8 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "replay": ("checks.replays", "run"),
         "engines": ("commands.engines", "run"),
         "causes": ("commands.causes", "run"),
+        "mends": ("commands.mends", "run"),
+        "reach": ("commands.reach", "run"),
         "compat": ("commands.compat", "run"),
         "report": ("pages.report", "run"),
         "docs": ("pages.documents", "write"),

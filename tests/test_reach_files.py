@@ -21,7 +21,7 @@ LISTED = reach_files.of_engine(ENGINE)
 KNOWN = {one.trace: one for one in known.of_release(registry.plugin(ENGINE).folder, NEWEST)}
 GOOD: dict[str, Any] = {
     "finding": "some",
-    "reach": "no caller",
+    "reach": "not shown",
     "why": "Nobody calls it.",
     "functions": ["mem_cache/common.py:f"],
 }

@@ -89,6 +89,9 @@ class Plugin(Protocol):
     It may have ``bookkeeping``, the files and folders of its memory and its scheduler, below the first of
     ``Loaded.roots``, with ``/``: these ``slotproof mutate engine`` edits.
 
+    It may have ``entrances``, where the calls of its server begin (``conformance.driver.entrances``), for ``slotproof
+    reach``.
+
     It may have ``kinds``, the kinds of trees between which configurations choose by name, where it has several
     (``conformance.stems.kinds``). What is drawn for it is what ``Loaded.kinds`` has.
 

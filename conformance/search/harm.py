@@ -88,19 +88,19 @@ def _harm_of(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
     return Harm(**{**found, "onward": tuple(found["onward"])}) if found else Harm(stops=ended)
 
 
-def forked(look: Callable[[], Any]) -> Any:
+def forked(look: Callable[[], Any], seconds: int = SECONDS) -> Any:
     """The answer of ``look``, which is plain data, from a process of its own; ``None`` where the process ends without
-    one. On CUDA from this process, since a forked one could not use it.
+    one, or has none after so many seconds. On CUDA from this process, since a forked one could not use it.
     """
-    return look() if _uses_cuda() else _asked(look)[0]
+    return look() if _uses_cuda() else _asked(look, seconds)[0]
 
 
-def _asked(look: Callable[[], Any]) -> tuple[Any, str]:
+def _asked(look: Callable[[], Any], seconds: int = SECONDS) -> tuple[Any, str]:
     """The answer of a forked process; or ``None``, and how it ended. Raises ``EngineError`` for an exception."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
-        _answer(writable, look)
+        _answer(writable, look, seconds)
     os.close(writable)
     with watchdog.paused():  # the child ends itself after a time
         with open(readable, encoding="utf-8") as pipe:
@@ -120,11 +120,11 @@ def _uses_cuda() -> bool:
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
-def _answer(writable: int, look: Callable[[], Any]) -> None:
+def _answer(writable: int, look: Callable[[], Any], seconds: int) -> None:
     """Writes what was found as JSON, and ends the process."""
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(SECONDS)
+        signal.alarm(seconds)
         try:
             told = ["found", look()]
         except Exception as error:

@@ -118,9 +118,11 @@ def outcome(
     make: Callable[[Json], Any],
     heard: Callable[[Finding], object] = lambda _: None,
     ended: Callable[[Law], object] = lambda _: None,
+    stepped: Callable[[Law], object] = lambda _: None,
 ) -> Outcome:
     """Replays the trace on a fresh engine that ``make`` builds. ``heard`` is called with each finding, in the order of
-    ``Outcome.breaks``; ``ended`` at the end of the run with the law's side of it, which knows what was counted.
+    ``Outcome.breaks``; ``ended`` at the end of the run with the law's side of it, which knows what was counted; and
+    ``stepped`` after each operation, also after one that broke a law or could not be sent.
 
     Raises ``EngineError`` for a trace of an unknown stem, and where the engine was not loaded whole.
     """
@@ -131,12 +133,14 @@ def outcome(
     except Unsupported as reason:
         return Outcome((), str(reason), 1)
     try:
-        return _replayed(trace, lock, heard)
+        return _replayed(trace, lock, heard, stepped)
     finally:
         ended(lock.law)
 
 
-def _replayed(trace: Trace, lock: LockStep, heard: Callable[[Finding], object]) -> Outcome:
+def _replayed(
+    trace: Trace, lock: LockStep, heard: Callable[[Finding], object], stepped: Callable[[Law], object]
+) -> Outcome:
     breaks: list[Break] = []
     for number, step in enumerate(trace.steps, start=1):
         latents = len(lock.law.latents)
@@ -150,6 +154,7 @@ def _replayed(trace: Trace, lock: LockStep, heard: Callable[[Finding], object]) 
             stopped = str(reason)
         except Misuse as misuse:
             stopped, misused = str(misuse), not misuse.by_engine
+        stepped(lock.law)
         for found in (*lock.law.latents[latents:], *([] if violation is None else [violation])):
             breaks.append(Break.of(found, number))
             heard(found)

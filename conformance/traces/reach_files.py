@@ -18,10 +18,10 @@ from conformance.engines import registry
 
 FILE = "reach.json"
 # ``ends the server anyway``: all callers raise on the same call, so that the server ends, and what the finding loses is
-# lost with it. ``no caller``: nothing in the scheduler leads there with such arguments. ``not shown``: a caller exists,
-# and no client was seen to cause it.
-APART = ("ends the server anyway", "no caller")  # no client can cause these
-How = Literal["ends the server anyway", "no caller", "not shown"]
+# lost with it. ``not shown``: no client was seen to cause it; ``why`` tells what was looked at, and why no caller seems
+# to send such arguments. That no chain of calls leads there at all is not told here: ``slotproof reach`` finds it.
+ENDS_ANYWAY: Literal["ends the server anyway"] = "ends the server anyway"
+How = Literal["ends the server anyway", "not shown"]
 FUNCTION = re.compile(r"[\w/]+\.py:\w+(\.\w+)*")
 
 

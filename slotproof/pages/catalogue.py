@@ -21,15 +21,16 @@ from conformance.traces import cause_files, reach_files
 from conformance.traces.cause_files import Cause
 from conformance.traces.reach_files import Reach
 from conformance.traces.trace_files import Kept
-from slotproof.pages import finding_pages
+from slotproof.pages import chain_pages, finding_pages, mend_pages
+from slotproof.pages.chain_pages import NO_CALLER, SCHEDULERS, FoundChain
 from slotproof.pages.finding_pages import BROKEN, MARKS, KeptFinding, of_engine
+from slotproof.pages.mend_pages import RepairedCause
 
 FILE = "catalogue.json"
 
 ON_SCHEDULER = "_on_server"  # NAME_on_server shows the finding NAME on the engine's own scheduler
 SHOWN = "shown on the scheduler"
 UNKNOWN = "not looked for"
-SCHEDULERS = ("server", "block_cache")  # the stems that drive an engine's own scheduler
 # Flags that only make a server small, so that few messages do.
 SMALL = ("--page-size", "--max-total-tokens", "--context-length", "--max-running-requests", "--attention-backend")
 
@@ -50,7 +51,7 @@ class CatalogueEntry:
 
     ``title``: as a maintainer would write it; of a finding its name. ``page``: where it is told, below ``docs/``.
     ``findings``: its traces with their rows, first that on the engine's own scheduler. ``noted``: what is known of the
-    reach of a finding that the scheduler has not shown.
+    reach of a finding that the scheduler has not shown; ``chain``: the calls that lead to what it calls last.
     """
 
     title: str
@@ -58,6 +59,7 @@ class CatalogueEntry:
     findings: Sequence[KeptFinding]
     cause: Cause | None = None
     noted: Reach | None = None
+    chain: FoundChain | None = None
 
     @cached_property
     def on_scheduler(self) -> list[KeptFinding]:
@@ -72,14 +74,17 @@ class CatalogueEntry:
     @property
     def reach(self) -> str:
         """Whether a client can cause it."""
-        return SHOWN if self.on_scheduler else self.noted.reach if self.noted else UNKNOWN
+        if self.on_scheduler:
+            return SHOWN
+        if self.chain is not None and self.chain.no_caller:
+            return NO_CALLER
+        return self.noted.reach if self.noted else UNKNOWN
 
     @property
     def severity(self) -> Severity:
         """How grave it is."""
         if not self.on_scheduler:
-            apart = self.noted is not None and self.noted.reach in reach_files.APART
-            return Severity.APART if apart else Severity.REST
+            return Severity.APART if self.reach in (NO_CALLER, reach_files.ENDS_ANYWAY) else Severity.REST
         harms = [one.worst_harm["harm"] for one in self.on_scheduler]
         if any(harm["request"] for harm in harms):
             return Severity.WRONG
@@ -137,6 +142,9 @@ class CatalogueEntry:
             "upstream": None if self.cause is None else [*self.cause.upstream.found],
             "harm": self.gravest.worst_harm["harm"]["sentence"],
             "traces": [one.kept.name for one in self.findings],
+            "functions": [] if self.cause is None else [{"file": self.cause.file, "function": self.cause.function}],
+            "chain": [] if self.chain is None else [one["name"] for one in self.chain.chain],
+            "repaired_in": None,
             "releases": [row["release"] for row, v in zip(self._rows, self.verdicts, strict=True) if v in BROKEN],
         }
 
@@ -153,9 +161,25 @@ def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[
         name: {severity: [e for e in several if e.severity is severity] for severity in Severity}
         for name, several in listed.items()
     }
-    told = {name: [entry.as_json() for entry in several] for name, several in listed.items()}
+    repaired = {
+        name: mend_pages.repaired(name, {one.kept.name: one for one in several}) for name, several in engines.items()
+    }
+    told = {
+        name: [*(e.as_json() for e in several), *(repaired_json(name, one) for one in repaired[name])]
+        for name, several in listed.items()
+    }
+    ends = {name: mend_pages.by_finding(name) for name in engines}
+    ended = [one.engine for one in mend_pages.ended(findings) if one.kept_there]
     page = templates.get_template("findings.md.j2").render(
-        engines=engines, checks=checks, marks=MARKS, catalogue=grouped
+        engines=engines,
+        checks=checks,
+        marks=MARKS,
+        catalogue=grouped,
+        repaired={name: [(one, repaired_entry(name, one)) for one in several] for name, several in repaired.items()},
+        ends=ends,
+        ended={name: ended.count(name) for name in engines},
+        entries=by_name,
+        tried={name: len([one for one in mend_pages.kept_mends() if one.engine == name]) for name in engines},
     )
     return {
         docs / "findings.md": page.rstrip() + "\n",
@@ -164,18 +188,36 @@ def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[
     }
 
 
+def repaired_json(engine: str, cause: RepairedCause) -> Json:
+    """A cause that a later release has repaired, with the fields of an entry that stands."""
+    entry = repaired_entry(engine, cause)
+    first = cause.first
+    more = {"functions": [*first.functions], "harm": cause.harm, "repaired_in": first.repaired_in}
+    return {**entry.as_json(), **more}
+
+
+def repaired_entry(engine: str, cause: RepairedCause) -> CatalogueEntry:
+    """The entry of a cause that a later release has repaired. Its findings are the traces that the cause explains."""
+    chains = chain_pages.by_finding(engine)
+    chain = next((chains[row.finding] for row in cause.rows if row.finding in chains), None)
+    gravest = cause.gravest.kept.name
+    return CatalogueEntry(cause.first.title, f"findings/{gravest}.md", cause.findings, chain=chain)
+
+
 def entries(engine: str, findings: Iterable[KeptFinding]) -> list[CatalogueEntry]:
     """What the newest release of an engine shows, the gravest first."""
     by_name = {one.kept.name: one for one in findings}
     causes = [cause for cause in cause_files.every() if cause.engine == engine]
     reach = reach_files.of_engine(engine)
+    chains = chain_pages.by_finding(engine)
     found = [_of_cause(cause, by_name) for cause in causes]
     told = {one.kept.name for entry in found for one in entry.findings}
     shown = {name: by_name[name + ON_SCHEDULER] for name in by_name if name + ON_SCHEDULER in by_name}
     told |= {one.kept.name for one in shown.values()}
     for name in by_name.keys() - told:
         both = [*([shown[name]] if name in shown else []), by_name[name]]
-        found.append(CatalogueEntry(name, f"findings/{name}.md", both, noted=reach.get(name)))
+        page = f"findings/{name}.md"
+        found.append(CatalogueEntry(name, page, both, noted=reach.get(name), chain=chains.get(name)))
     order = [*Severity]
     return sorted((one for one in found if one.stands), key=lambda e: (order.index(e.severity), e.gravest.place))
 

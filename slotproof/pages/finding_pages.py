@@ -20,6 +20,8 @@ from conformance.engines import registry
 from conformance.stems.found import law_of
 from conformance.traces.harm_found import rank_of
 from conformance.traces.trace_files import Kept
+from slotproof.pages.chain_pages import kept_chains
+from slotproof.pages.mend_pages import kept_mends
 
 MARKS = {VIOLATION: "**V**", LATENT: "l", CONFORMS: "·", UNSUPPORTED: " "}
 BROKEN = (VIOLATION, LATENT)  # the gravest first
@@ -39,6 +41,11 @@ class KeptFinding:
     own: Json | None
     rows: list[Json]
     script: str = ""
+
+    @property
+    def engine(self) -> str:
+        """The engine whose releases the rows are of."""
+        return str(self.rows[0]["subject"])
 
     @property
     def shown(self) -> list[Json]:
@@ -65,6 +72,13 @@ class KeptFinding:
     def stands(self) -> bool:
         """The newest release shows the finding."""
         return self.rows[-1]["verdict"] in BROKEN
+
+    @property
+    def repaired_in(self) -> str:
+        """The first release after the last one that shows the finding, if the trace keeps the law there; else empty."""
+        last = max(number for number, row in enumerate(self.rows) if row["verdict"] in BROKEN)
+        after = next(iter(self.rows[last + 1 :]), None)
+        return str(after["release"]) if after and after["verdict"] == CONFORMS else ""
 
     @property
     def spans(self) -> str:
@@ -135,9 +149,16 @@ def pages(
     name; a finding of older releases alone has none.
     """
     page = templates.get_template("finding.md.j2")
+    mends = {(one.engine, one.finding): one for one in kept_mends()}
+    chains = {one.key: one for one in kept_chains()}
     every = (finding for plugin in registry.released() for finding in of_engine(plugin.name, findings))
     return {
-        docs / "findings" / f"{one.kept.name}.md": page.render(finding=one, entry=told.get(one.kept.name)).rstrip()
+        docs / "findings" / f"{one.kept.name}.md": page.render(
+            finding=one,
+            entry=told.get(one.kept.name),
+            mend=mends.get((one.engine, one.kept.name)),
+            chain=chains.get((one.engine, one.kept.name)),
+        ).rstrip()
         + "\n"
         for one in every
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conformance.driver.entrances import Entrances
 from conformance.driver.options import EngineOption
 from conformance.engines.sglang.kinds import KINDS
 from conformance.stems.kinds import Kinds
@@ -29,6 +30,12 @@ RELEASES = (
 BOOKKEEPING = (
     *("srt/mem_cache", "srt/session", "srt/managers", "srt/disaggregation", "srt/speculative"),
     *("kernels/ops/memory", "kernels/ops/kvcache", "kernels/ops/speculative"),
+)
+# A message of a client is given to a function that the table of the scheduler's dispatcher names.
+ENTRANCES = Entrances(
+    loops=(r"srt/.*:\w+\.(event_loop_\w+|run_event_loop)",),
+    tables=(r"srt/managers/scheduler\.py:Scheduler\.init_request_dispatcher",),
+    start=(r"srt/managers/scheduler\.py:(Scheduler\.__init__|run_scheduler_process)",),
 )
 NEITHER = "sglang needs either --release VERSION or --source FOLDER"
 OPTIONS = (
@@ -68,6 +75,7 @@ class SGLangPlugin:
     own: bool = False
     options: tuple[EngineOption, ...] = OPTIONS
     bookkeeping: tuple[str, ...] = BOOKKEEPING
+    entrances: Entrances = ENTRANCES
     extra: str = "sglang"
     kinds: Kinds = KINDS
 

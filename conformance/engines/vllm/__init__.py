@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conformance.driver.entrances import Entrances
 from conformance.driver.protocol import EngineError
 from conformance.engines.vllm.download import WHEELS
 
@@ -22,6 +23,12 @@ RELEASES = (
 )
 # The block pool, its caches of each kind of layer, the scheduler, and what the scheduler keeps of a request.
 BOOKKEEPING = ("v1/core", "v1/request.py", "v1/kv_cache_interface.py", "v1/kv_cache_spec_registry.py")
+# The core runs a loop; a client's message may call each of its methods, which it looks up by their names.
+ENTRANCES = Entrances(
+    loops=(r"v1/engine/core\.py:\w+\.run_busy_loop",),
+    handlers=(r"v1/engine/core\.py:\w*EngineCore\w*\.(?!__init__)\w+",),
+    start=(r"v1/engine/core\.py:\w*EngineCore\w*\.(__init__|run_engine_core)",),
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class VLLMPlugin:
     folder: Path | None = Path(__file__).parent
     own: bool = False
     bookkeeping: tuple[str, ...] = BOOKKEEPING
+    entrances: Entrances = ENTRANCES
     extra: str = "vllm"
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
