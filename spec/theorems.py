@@ -50,10 +50,11 @@ HEADLINES = (
         "no_use_after_free",
         "No use after free: every page that a running request reads is held, its own and its shared prefix, every "
         "token in its window maps into a held SWA page, and its mamba states are its own until it leaves. A shared "
-        "block is free exactly where nobody holds it, and no token in a window is read from the null block.",
+        "block is free exactly where nobody holds it, no block that a transfer in flight reads or writes is free, and "
+        "no token in a window is read from the null block.",
         (
             *(("block_pool", law) for law in ("held_is_counted", "counted_is_held")),
-            ("block_cache", "new_token_has_a_slot"),
+            *(("block_cache", law) for law in ("new_token_has_a_slot", "what_a_transfer_uses_is_not_free")),
             *(
                 ("cache", law)
                 for law in ("reads_held_pages", "reads_held_window", "reads_own_window", "reads_own_states")
@@ -79,14 +80,15 @@ HEADLINES = (
         "Nothing is stuck: what the tree counts as evictable can be evicted; a call fits exactly where a lawful answer "
         "exists, of `admit_tail` if the match and the tail that it is called with are lawful, and of "
         "`continue_prefill` this is not proved; and from every state there are finitely many granted calls that end "
-        "all requests and sessions and give back every page and every mamba slot. That an engine makes these calls is "
-        "not said.",
+        "all requests, sessions and transfers and give back every page, every mamba slot and every block. That an "
+        "engine makes these calls is not said.",
         (
             *(("lock_ref", f"{what}_can_be_evicted") for what in ("a_leaf", "an_swa_part", "a_state")),
             ("lock_ref", "evictions_end"),
             ("cache", "a_lawful_answer_fits"),
             ("cache", "a_fitting_call_has_a_lawful_answer"),
-            ("cache", "comes_to_rest"),
+            *((stem, "comes_to_rest") for stem in ("cache", "block_cache")),
+            ("block_cache", "every_block_comes_back"),
             *(("cache", law) for law in ("quiescent", "states_are_quiescent")),
         ),
     ),

@@ -91,10 +91,10 @@ def engine_of(lock: LockStep) -> Any:
 # And it keeps the state of a lock that gives back its window (test_a_state_may_be_given_back_with_the_window).
 # And several blocks are found under one hash.
 # And a lazy buffer gives away its newest track (test_a_request_may_give_away_the_track_from_before_its_boundary).
-ENGINES_ALONE = {"state_renew", "release_state", "turn_lazy", "state_turn_lazy", "displace"}
+ENGINES_ALONE = {"state_match_again", "state_renew", "release_state", "turn_lazy", "state_turn_lazy", "displace"}
 # SWA pages go from one full page to another only when a tree takes them: the stems with rows drive this.
 OF_ROWS = {"swa_mapping": {"hand_over_swa"}}
-# Transfers of KV cache are proved, and no run sends one yet: neither a load, nor the eviction of what failed to load.
+# Transfers of KV cache need a connector, which ours has not: neither a load, nor the eviction of what failed to load.
 # ``shift`` is what engines do that write one state over the places of a table; ours gives each place a state.
 OF_TRANSFERS = {"block_cache": {"load", "loaded", "evict", "shift"}}
 # A scheduler that lacks blocks preempts or waits. No call shows that it asked for them, so no run judges the refusal.
