@@ -279,6 +279,7 @@ def _unheld(st: BlockCacheState) -> Iterator[tuple[int, int, Set]]:
 
 UNHELD = {"moves": {**MOVES, "slide": _unheld}, "routes": {"slide": "admit allocate"}}
 GOES_ON = {"moves": {**MOVES, "compute": one_further}, "routes": {"compute": "admit allocate"}}
+WHILE_IT_LOADS = {"routes": {"finish": "admit allocate load keep"}}
 ATTENTION = {"small": lambda: small()[:1]}  # without a window and without states
 SKIPS = {"moves": {**MOVES, "allocate": _skips}, "routes": {"allocate": "admit"}}
 
@@ -327,7 +328,7 @@ MUTANTS = (
     Mutant("slides_under_a_transfer", "slide", "a_transfer_holds_its_blocks", slides_under_a_transfer),
     Mutant("finishes_under_a_transfer", "finish", "a_transfer_holds_its_blocks", finishes_under_a_transfer),
     Mutant("hands_out_under_a_transfer", "finish", "what_a_transfer_uses_is_not_free", finishes_under_a_transfer),
-    Mutant("finishes_what_is_written", "finish", "a_load_has_a_row", finishes_under_a_transfer),
+    Mutant("finishes_what_is_written", "finish", "a_load_has_a_row", finishes_under_a_transfer, WHILE_IT_LOADS),
     Mutant("ends_what_is_awaited", "end", "who_waits_is_awaited", ends_what_is_awaited),
     Mutant("ends_and_still_uses", "end", "only_jobs_in_flight_use_blocks", ends_and_still_uses),
     Mutant("keeps_without_the_transfer", "keep", "work_in_flight_goes_on", keeps_without_the_transfer),

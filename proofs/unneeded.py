@@ -58,9 +58,6 @@ REASONS: Mapping[str, str] = {
     "the row is running": _MEANING,
     "the track buffer is lazy": "a buffer that has both slots from the start turns at each tracking boundary "
     "(`track`), and at no other time",
-    "the node's text is the beginning of the request's own text": "who matches the node is promised a state of its own "
-    "text by a choice of this match, so that no law breaks here; an engine does not look at a state's content, and "
-    "would answer the match with the state of another text",
     "the blocks are blocks of the pool": _OUTSIDE,
     "the request is there": _AGAIN,
     "the committed length is the allocated length": _TURN,

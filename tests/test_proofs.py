@@ -93,6 +93,7 @@ def test_every_transition_has_a_witness_and_what_can_run_out_of_memory_one_of_th
         "state_copy",
         "state_match",
         "state_second",
+        "state_swap",
         "renew",
         "state_renew",
         "take",

@@ -68,7 +68,7 @@ def witnesses(stem: str) -> dict[str, dict[str, explore.Path]]:
 
 def examples(stem: str, one_in: int) -> int:
     """How many walks are drawn: a step of the whole cache takes as long as those of all other stems."""
-    return settings().max_examples // one_in // (12 if stem == "cache" else 1)
+    return max(1, settings().max_examples // one_in // (12 if stem == "cache" else 1))
 
 
 def walks(stem: str, least: int, most: int) -> Any:

@@ -25,7 +25,8 @@ def panels(st: BlockCacheState, names: Names) -> list[Json]:
 def _job(st: BlockCacheState, job: int, names: Names) -> Json:
     """A pass or a transfer. The row of a pass may have given up its blocks, and may be another request's by now."""
     kind, used = st.flight.kind(job), [b for b in st.pool.blocks.items() if uses(st.flight, job, b)]
-    facts = {"what": JOBS[kind], "begun for": names.row(st.flight.row(job)), "blocks in use": listed(used)}
+    what = JOBS.get(kind, f"of kind {kind}, which does not exist")
+    facts = {"what": what, "begun for": names.row(st.flight.row(job)), "blocks in use": listed(used)}
     return item(f"job {job}", f"job {job}", facts)
 
 
