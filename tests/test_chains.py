@@ -70,6 +70,7 @@ def test_an_engine_that_names_no_entrances_is_told() -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.soak
 @pytest.mark.parametrize("release", some(between("0.5.10")))
 def test_the_table_of_messages_and_the_loops_are_in_the_release(release: str) -> None:
     root = have(release) / "sglang"

@@ -211,6 +211,7 @@ def test_a_promise_that_excludes_a_call_of_a_kept_trace_is_noticed() -> None:
     assert asked.refused("cache", "extend", one_page_at_most).startswith(f"{asked.OF_TRACE}extend(")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("known_calls")
 def test_each_known_call_is_granted_by_the_right_transition() -> None:
     tried = [name for stem in STEMS for name in hints_of(stem).stem.transitions if (stem, name) in granted_calls()]

@@ -34,7 +34,7 @@ from spec.logic import Change, Invariant, Step, but
 LOOKS = 3  # at granted calls of each transition, and as many at others, with other arguments, and in damaged states
 DAMAGES = 1_000  # at most, until each law is false of a damaged state
 SELDOM = 0.15  # the part of the laws that hardly any single number makes false, so that this need not happen
-PARTS = {"cache": 5, "session_trim": 2}  # in which the transitions of a large stem are looked at
+PARTS = {"cache": 12, "session_trim": 2}  # in which the transitions of a large stem are looked at
 
 
 # Finite calls.
