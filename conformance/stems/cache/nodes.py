@@ -184,9 +184,8 @@ class CacheNodes:
 
     def lose_state(self, slot: int) -> None:
         """Explains that the tree gave up the state in this slot, if the law has it there and the engine does not."""
-        st = self.state.states
         for key, number in self.at.items():
-            if st.table(st.first_node + number, OWN) == slot and not (key in self.seen and self.has_state(key, number)):
+            if self.state_slot(number) == slot and not (key in self.seen and self.has_state(key, number)):
                 self.law.engine_step("state_evict", number)
 
     def replaced(self) -> set[Key]:
@@ -249,8 +248,12 @@ class CacheNodes:
 
     def has_state(self, key: Key, number: int) -> bool:
         """The engine's node has the state that the law's node has. It may have lost that one and got another."""
-        part, st = self.seen[key].parts["mamba"], self.state.states
-        return part.slots == [st.table(st.first_node + number, OWN)]
+        return self.seen[key].parts["mamba"].slots == [self.state_slot(number)]
+
+    def state_slot(self, number: int) -> int:
+        """The state slot of the law's node, 0 where it has none."""
+        st = self.state.states
+        return int(st.table(st.first_node + number, OWN))
 
     def _revived(self, key: Key) -> bool:
         return self._has(key, "swa") and self.state.tree.swa(self.at[key]) != 1

@@ -142,13 +142,9 @@ class CacheStates:
     def _copied_again(self, request: int, slot: int) -> None:
         """Explains that the state of another node was copied into the slot that a request has already."""
         source = next((source for source, target in reversed(self.seen.copies or ()) if target == slot), ABSENT)
-        node = next((n for n in self.nodes.at.values() if source and self._has(n, source)), None)
+        node = next((n for n in self.nodes.at.values() if source and self.nodes.state_slot(n) == source), None)
         if node is not None:
             self.step("state_match_again", request, node)
-
-    def _has(self, node: int, slot: int) -> bool:
-        """The law's node has this state slot."""
-        return bool(self.state.table(self.state.first_node + node, OWN) == slot)
 
     def _number(self, key: Key) -> int:
         """The law's number of a node that has a state. Raises ``Finding`` if the tree does not have the node."""
