@@ -164,7 +164,8 @@ class LockTree:
     def lockable(self, nodes: Tensor | Sequence[int]) -> Tensor:
         """``[n]`` bool on the device: each node is in the tree, and no node of its window is a tombstone.
 
-        ``nodes``: ``[n]`` integers; on the tree's device if they are a tensor.
+        ``nodes``: ``[n]`` integers in ``0..capacity``; on the tree's device if they are a tensor. ValueError (on CPU,
+        or with ``debug``) for a number outside.
         """
         nodes, rows = self._paths(nodes)
         return self._covered(nodes, rows, self._window(nodes, rows))
@@ -521,10 +522,10 @@ class LockTree:
     def _paths(self, nodes: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         """``[n]`` int64 on the device, and the paths of these nodes."""
         nodes = self._nodes(nodes)
-        try:
-            return nodes, self.paths.of(nodes)
-        except IndexError:
-            raise ValueError(f"nodes must lie within 0..{self.capacity}, got {nodes.tolist()}") from None
+        # A number outside of the tables stops a CUDA device for good, so it must not come as far as the tables.
+        if self._check_content and nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) <= self.capacity:
+            raise ValueError(f"nodes must lie within 0..{self.capacity}, got {nodes.tolist()}")
+        return nodes, self.paths.of(nodes)
 
     def _nodes(self, nodes: Tensor | Sequence[int]) -> Tensor:
         """``[n]`` int64 on the device."""
