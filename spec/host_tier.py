@@ -23,9 +23,9 @@ from spec.host_tier_state import (
     holds_text,
     initial,
     is_load,
-    is_loaded_by,
     is_store,
     is_untouched,
+    key_of,
     keys_of,
     start,
 )
@@ -48,13 +48,18 @@ def is_new(st: HostTierState, job: Number) -> Requirement:
     )
 
 
-def forgotten(st: HostTierState, key: Number) -> HostTierState:
+def is_slot_of(st: HostTierState, key: Number, slot: Number) -> Requirement:
+    """The caller names the slot of the key."""
+    return requires(st.slots.has(slot) & (st.slot(key) == slot), "the slot is that of the key")
+
+
+def forgotten(st: HostTierState, key: Number, slot: Number) -> HostTierState:
     """The state in which the key is not on the host, and its slot is free."""
-    slot = st.slot(key)
     return but(
         st,
         phase=st.phase.put(key, ABSENT),
         slot=st.slot.put(key, NO_SLOT),
+        seen=st.seen.put(key, 0),
         key=st.key.put(slot, NO_KEY),
         available=st.available + 1,
     )
@@ -83,13 +88,13 @@ def write(st: HostTierState, block: Number, what: Number) -> Step[HostTierState]
 
 @stem.transition
 def find(st: HostTierState, key: Number, found: Truth) -> Step[HostTierState]:
-    """A look-up says whether the host has the key. The engine may say no at any time; it says yes only of a key whose
-    copy has ended well, and that was neither evicted nor forgotten since.
+    """A look-up says whether the host has the key (vLLM ``lookup``, a hit). The engine may say no at any time. It says
+    yes only of a key whose copy has ended well, and that was neither evicted nor forgotten since.
     """
     return Step(
         promises=(requires(st.every_key.has(key), "the key is one of the host"),),
         choice=(requires(no(found) | (st.phase(key) == READY), "a key is found only after its copy ended well"),),
-        then=st,
+        then=but(st, seen=st.seen.put(key, ite(found, 1, 0))),
     )
 
 
@@ -187,13 +192,12 @@ def load(st: HostTierState, job: Number, key: Number, first: Number, blocks: Seq
     The key was promised, and no more copies read it than were promised. Nobody else uses the blocks until the copy has
     ended.
     """
-    reading = copies(st).count(lambda j: is_loaded_by(st, key, j))
     last = first + blocks.length - 1
     return Step(
         promises=(
             is_new(st, job),
             in_phase(st, key, READY, "the key is found"),
-            requires(reading < st.refs(key), "the key was promised to this load"),
+            requires(st.loads(key) < st.refs(key), "the key was promised to this load"),
             *are_blocks(st, blocks),
             requires(
                 (blocks.length > 0) & st.parts.has(first) & st.parts.has(last),
@@ -201,7 +205,10 @@ def load(st: HostTierState, job: Number, key: Number, first: Number, blocks: Seq
             ),
             requires(nobody_uses(st, blocks), "no copy in flight reads or writes a block that is loaded"),
         ),
-        then=begun(st, job, key, WRITES, first, blocks),
+        then=but(
+            begun(st, job, key, WRITES, first, blocks),
+            loads=st.loads.put(key, st.loads(key) + 1),
+        ),
     )
 
 
@@ -218,6 +225,7 @@ def end(st: HostTierState, job: Number, well: Truth) -> Step[HostTierState]:
         then=but(
             st,
             flight=in_flight.ended(st.flight, job),
+            loads=st.loads.put(key_of(st, job), st.loads(key_of(st, job)) - ite(loads & (st.lost(job) == 0), 1, 0)),
             text=st.text.where(
                 lambda s, o: stores & (s == slot) & st.parts.has(o),
                 lambda _, o: ite(well, st.block_text(st.source(job, o)), UNWRITTEN),
@@ -246,22 +254,28 @@ def publish(st: HostTierState, key: Number) -> Step[HostTierState]:
 
 
 @stem.transition
-def discard(st: HostTierState, key: Number) -> Step[HostTierState]:
+def discard(st: HostTierState, key: Number, slot: Number) -> Step[HostTierState]:
     """A key that is not published is given up, since its copy failed or never began: nobody finds the key."""
     return Step(
         promises=(
             in_phase(st, key, WRITING, "the key has a slot and is not published"),
-            requires(is_untouched(st, st.slot(key)), "no copy into the slot is in flight any more"),
+            is_slot_of(st, key, slot),
+            requires(is_untouched(st, slot), "no copy into the slot is in flight any more"),
         ),
-        then=forgotten(st, key),
+        then=forgotten(st, key, slot),
     )
 
 
 @stem.transition
 def promise(st: HostTierState, key: Number) -> Step[HostTierState]:
-    """A key that was found is promised to a load: it stays on the host until the promise is withdrawn."""
+    """A key that a look-up has found is promised to a load: it stays on the host until the promise is withdrawn."""
     return Step(
-        promises=(in_phase(st, key, READY, "the key is found"),),
+        promises=(
+            requires(
+                st.every_key.has(key) & (st.seen(key) == 1),
+                "a look-up has found the key, which has not left the host since",
+            ),
+        ),
         then=but(st, refs=st.refs.put(key, st.refs(key) + 1)),
     )
 
@@ -269,25 +283,25 @@ def promise(st: HostTierState, key: Number) -> Step[HostTierState]:
 @stem.transition
 def withdraw(st: HostTierState, key: Number) -> Step[HostTierState]:
     """A promise ends, since its load has ended or will not come. A promise whose load is in flight stays."""
-    reading = copies(st).count(lambda j: is_loaded_by(st, key, j))
     return Step(
         promises=(
             requires(st.every_key.has(key) & (st.refs(key) > 0), "the key has a promise"),
-            requires(reading < st.refs(key), "the load of the promise is not in flight"),
+            requires(st.loads(key) < st.refs(key), "the load of the promise is not in flight"),
         ),
         then=but(st, refs=st.refs.put(key, st.refs(key) - 1)),
     )
 
 
 @stem.transition
-def evict(st: HostTierState, key: Number) -> Step[HostTierState]:
+def evict(st: HostTierState, key: Number, slot: Number) -> Step[HostTierState]:
     """A key that is found and that nobody was promised leaves the host; its slot is free."""
     return Step(
         promises=(
             in_phase(st, key, READY, "the key is found"),
+            is_slot_of(st, key, slot),
             requires(st.refs(key) == 0, "nobody was promised the key"),
         ),
-        then=forgotten(st, key),
+        then=forgotten(st, key, slot),
     )
 
 
@@ -301,7 +315,9 @@ def reset(st: HostTierState) -> Step[HostTierState]:
             st,
             phase=st.phase.all_to(ABSENT),
             slot=st.slot.all_to(NO_SLOT),
+            seen=st.seen.all_to(0),
             refs=st.refs.all_to(0),
+            loads=st.loads.all_to(0),
             key=st.key.all_to(NO_KEY),
             lost=st.lost.all_to(1),
             available=st.slots.size,
@@ -314,7 +330,11 @@ def reset(st: HostTierState) -> Step[HostTierState]:
 stem.invariant()(host_tier_state.keys_and_slots)
 stem.invariant()(host_tier_state.available_counts)
 stem.invariant()(host_tier_state.promised_is_there)
-stem.each(keys_of, counts=True)(host_tier_state.loads_are_promised)
+stem.invariant()(host_tier_state.seen_is_there)
+stem.each(keys_of, counts=True)(host_tier_state.loads_are_counted)
+stem.each(keys_of, uses=("loads_are_counted",))(host_tier_state.a_counted_load_is_in_flight)
+stem.each(keys_of, uses=("loads_are_counted",))(host_tier_state.a_load_counts)
+stem.invariant()(host_tier_state.loads_are_promised)
 stem.invariant()(host_tier_state.found_holds_its_text)
 stem.invariant()(host_tier_state.only_copies_use_blocks)
 stem.invariant()(host_tier_state.a_copy_has_a_key_and_a_slot)
@@ -330,13 +350,14 @@ stem.theorem(about=())(host_tier_state.every_slot_comes_back)
 # What calls do.
 
 stem.change(only=("write",))(host_tier_effects.block_is_written)
-stem.change(only=("find",))(host_tier_effects.a_look_up_changes_nothing)
+stem.change(only=("find",))(host_tier_effects.key_is_seen)
 stem.change(only=("reserve",))(host_tier_effects.key_gets_a_slot)
 stem.change(only=("store",))(host_tier_effects.store_begins)
 stem.change(only=("load",))(host_tier_effects.load_begins)
 stem.change(only=("end",))(host_tier_effects.a_copy_ends_once)
 stem.change(only=("end",))(host_tier_effects.a_store_brings_the_keys_text)
 stem.change(only=("end",))(host_tier_effects.a_load_brings_the_keys_text)
+stem.change(only=("end",))(host_tier_effects.only_a_load_writes_blocks)
 stem.change(only=("publish",))(host_tier_effects.key_is_found)
 stem.change(only=("discard", "evict"))(host_tier_effects.key_is_gone)
 stem.change(only=("promise",))(host_tier_effects.one_promise_more)

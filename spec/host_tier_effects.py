@@ -25,9 +25,10 @@ def block_is_written(was: HostTierState, now: HostTierState, block: Number, what
     return was.flight.blocks.all(lambda b: now.block_text(b) == ite(b == block, what, was.block_text(b)))
 
 
-def a_look_up_changes_nothing(was: HostTierState, now: HostTierState) -> Truth:
-    """A look-up changes no phase, no slot and no promise (vLLM ``lookup``)."""
-    return was.every_key.all(lambda k: key_stays(was, now, k) & (was.refs(k) == now.refs(k)))
+def key_is_seen(was: HostTierState, now: HostTierState, key: Number, found: Truth) -> Truth:
+    """After a look-up the caller knows what the look-up has said of this key (vLLM ``lookup``), and no more."""
+    others = was.every_key.all(lambda k: (k == key) | (was.seen(k) == now.seen(k)))
+    return (now.seen(key) == ite(found, 1, 0)) & others
 
 
 def key_gets_a_slot(was: HostTierState, now: HostTierState, key: Number, slot: Number) -> Truth:
@@ -88,16 +89,24 @@ def a_store_brings_the_keys_text(was: HostTierState, now: HostTierState, job: Nu
 
 def a_load_brings_the_keys_text(was: HostTierState, now: HostTierState, job: Number, well: Truth) -> Truth:
     """After a load that ended well, each block that it wrote holds the text of the key for which the load was begun, at
-    the block's part: what a request goes on from is its own. Every other block holds what it held.
+    the block's part: what a request goes on from is its own.
     """
-    loads = was.flight.kind(job) == WRITES
 
-    def brought(b: Number) -> Truth:
-        mine = loads & in_flight.uses(was.flight, job, b)
-        right = now.block_text(b) == was.tells(was.flight.row(job), was.part(job, b))
-        return implies(mine & well, right) & (mine | (now.block_text(b) == was.block_text(b)))
+    def brought(b: Number, o: Number) -> Truth:
+        mine = (was.flight.kind(job) == WRITES) & in_flight.uses(was.flight, job, b) & (was.part(job, b) == o)
+        return implies(mine & well, now.block_text(b) == was.tells(was.flight.row(job), o))
 
-    return was.flight.blocks.all(brought)
+    return was.flight.blocks.all(lambda b: was.parts.all(lambda o: brought(b, o)))
+
+
+def only_a_load_writes_blocks(was: HostTierState, now: HostTierState, job: Number) -> Truth:
+    """The end of a copy leaves each block as it is that the copy did not write."""
+
+    def stays(b: Number) -> Truth:
+        mine = (was.flight.kind(job) == WRITES) & in_flight.uses(was.flight, job, b)
+        return mine | (now.block_text(b) == was.block_text(b))
+
+    return was.flight.blocks.all(stays)
 
 
 def key_is_found(was: HostTierState, now: HostTierState, key: Number) -> Truth:
@@ -106,9 +115,9 @@ def key_is_found(was: HostTierState, now: HostTierState, key: Number) -> Truth:
     return own & other_keys_stay(was, now, key)
 
 
-def key_is_gone(was: HostTierState, now: HostTierState, key: Number) -> Truth:
+def key_is_gone(was: HostTierState, now: HostTierState, key: Number, slot: Number) -> Truth:
     """A key that is given up or evicted is not on the host, and its slot is free; other keys stay."""
-    own = (now.phase(key) == ABSENT) & (now.slot(key) == NO_SLOT) & (now.key(was.slot(key)) == NO_KEY)
+    own = (now.phase(key) == ABSENT) & (now.slot(key) == NO_SLOT) & (now.key(slot) == NO_KEY)
     return own & other_keys_stay(was, now, key)
 
 

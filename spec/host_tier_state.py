@@ -35,7 +35,9 @@ UNWRITTEN = 0  # the text of a slot or a block that holds no text
 class HostTierState:
     """Which key has which slot, what is promised, what is copied, and what slots and blocks hold.
 
-    ``key(slot)``: the key of the slot, ``NO_KEY`` for a free one. ``available``: the number of free slots.
+    ``seen(key)``: 1 where the last look-up has found the key, and the key has not left the host since.
+    ``loads(key)``: how many copies in flight load the key. ``key(slot)``: the key of the slot, ``NO_KEY`` for a free
+    slot. ``available``: the number of free slots.
     """
 
     flight: InFlightState
@@ -45,7 +47,9 @@ class HostTierState:
     tells: Map = constant_map(2)
     phase: Map = total(1)
     slot: Map = total(1)
+    seen: Map = total(1)
     refs: Map = total(1)
+    loads: Map = total(1)
     key: Map = total(1)
     text: Map = total(2)
     block_text: Map = total(1)
@@ -57,7 +61,7 @@ class HostTierState:
 
 
 TWO = ("text", "source", "part")  # the maps with two keys
-MAPS = ("phase", "slot", "refs", "key", "block_text", "place", "lost", *TWO)
+MAPS = ("phase", "slot", "seen", "refs", "loads", "key", "block_text", "place", "lost", *TWO)
 
 
 def initial(keys: int, slots: int, blocks: int, parts: int, jobs: int, tells: FiniteMap | None = None) -> HostTierState:
@@ -158,9 +162,30 @@ def promised_is_there(st: HostTierState) -> Truth:
     return st.every_key.all(lambda k: (st.refs(k) >= 0) & implies(st.refs(k) > 0, st.phase(k) == READY))
 
 
-def loads_are_promised(st: HostTierState, k: Number) -> Truth:
-    """A key is read by no more copies in flight than it has promises."""
-    return copies(st).count(lambda j: is_loaded_by(st, k, j)) <= st.refs(k)
+def seen_is_there(st: HostTierState) -> Truth:
+    """A key that a look-up has found, and that has not left the host since, can be read there."""
+    return st.every_key.all(lambda k: implies(st.seen(k) == 1, st.phase(k) == READY))
+
+
+def loads_are_counted(st: HostTierState, k: Number) -> Truth:
+    """The loads of a key are the copies in flight that load it and that no reset has made lost."""
+    return st.loads(k) == copies(st).count(lambda j: is_loaded_by(st, k, j))
+
+
+def a_load_counts(st: HostTierState, k: Number) -> Truth:
+    """A key that a copy in flight loads has a load, unless a reset has made the copy lost."""
+    counted = copies(st).all(lambda j: implies(is_loaded_by(st, k, j), st.loads(k) > 0))
+    return (st.loads(k) >= 0) & counted
+
+
+def a_counted_load_is_in_flight(st: HostTierState, k: Number) -> Truth:
+    """A key that has a load is loaded by a copy in flight."""
+    return implies(st.loads(k) > 0, copies(st).any(lambda j: is_loaded_by(st, k, j)))
+
+
+def loads_are_promised(st: HostTierState) -> Truth:
+    """A key is read by no more copies in flight than it has promises, so none of them loses what it reads."""
+    return st.every_key.all(lambda k: st.loads(k) <= st.refs(k))
 
 
 def found_holds_its_text(st: HostTierState) -> Truth:
