@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
-from conformance.engines.vllm import settings
+from conformance.engines.vllm import offload, settings
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.names import DigestTexts
+from conformance.engines.vllm.offload import HostConnector
 from conformance.engines.vllm.settings import Setup
-from conformance.engines.vllm.transfers import Factory, StandInConnector
+from conformance.engines.vllm.transfers import AllGroups, Factory, StandInConnector
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
 REAL = frozenset({"packaging", "torch", "numpy", "msgspec", "cbor2", "regex", "psutil"})
@@ -78,9 +79,13 @@ ANSWERS = {
     "vllm.multimodal.MULTIMODAL_REGISTRY": settings.no_images(),
     "vllm.multimodal.utils.strip_covered_mm_data": settings.same,
     # A connector says by its class that it takes the blocks of all groups of layers.
-    "vllm.distributed.kv_transfer.kv_connector.v1.SupportsHMA": StandInConnector,
+    "vllm.distributed.kv_transfer.kv_connector.v1.SupportsHMA": AllGroups,
     "vllm.distributed.kv_transfer.kv_connector.v1.KVConnectorRole": StandIn(SCHEDULER="scheduler"),
     "vllm.distributed.kv_transfer.kv_connector.factory.KVConnectorFactory": Factory,
+    # The connector to host memory derives what it tells the workers, and its figures, from classes without content.
+    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorMetadata": offload.Told,
+    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorWorkerMetadata": offload.Told,
+    "vllm.distributed.kv_transfer.kv_connector.v1.metrics.KVConnectorStats": offload.Figures,
 }
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
 UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
@@ -270,6 +275,8 @@ class VLLMRelease:
         if hasattr(self.imported.module(SINGLE), "register_all_kvcache_specs"):
             self.imported.module(SINGLE).register_all_kvcache_specs(config)
         cached = self._specs.KVCacheConfig(num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers)
+        if setup.host is not None:
+            vars(config.kv_transfer_config)["connector"] = partial(offload.made, self.imported, host=setup.host)
         build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(
             vllm_config=config,
@@ -319,17 +326,24 @@ class VLLMRelease:
         waiting = getattr(scheduler, "deferred_frees", ())
         return [int(block.block_id) for _, blocks in waiting for block in blocks if not block.is_null]
 
-    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector:
+    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostConnector:
         """The connector of a scheduler with transfers."""
+        if setup.host is not None:
+            own: HostConnector = scheduler.connector
+            return own
         made: StandInConnector = scheduler.connector
         made.unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))
         made.size, made.reoffers = setup.block_size, setup.reoffers
         return made
 
-    def transferred(self, received: Sequence[str], sent: Sequence[str], lost: Sequence[int]) -> Any:
-        """The KVConnectorOutput of a step: requests whose transfers are done, and the blocks that did not come."""
+    def transferred(self, received: Sequence[str], sent: Sequence[str], lost: Sequence[int], told: Any = None) -> Any:
+        """The KVConnectorOutput of a step: requests whose transfers are done, and the blocks that did not come.
+
+        ``told``: what the workers' half of a connector to host memory says, ``None`` without one.
+        """
+        more = {} if told is None else {"kv_connector_worker_meta": told}
         return self._outputs.KVConnectorOutput(
-            finished_sending=set(sent), finished_recving=set(received), invalid_block_ids=set(lost)
+            finished_sending=set(sent), finished_recving=set(received), invalid_block_ids=set(lost), **more
         )
 
     def sampled(self, ids: Sequence[str], tokens: Sequence[list[int]], transfers: Any = None) -> Any:

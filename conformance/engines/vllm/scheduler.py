@@ -11,7 +11,7 @@ from conformance.engines.vllm import reading
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.recording import Recorder
 from conformance.engines.vllm.release import VLLMRelease
-from conformance.engines.vllm.settings import Setup
+from conformance.engines.vllm.settings import HostTier, Setup
 from conformance.engines.vllm.transfers import TransferParams
 from conformance.stems.block_cache.protocol import (
     FULL,
@@ -108,7 +108,13 @@ class VLLMScheduler:
             ended=tuple(sorted(map(int, output.finished_req_ids))),
             copies=tuple(self._release.copies(output)),
             loads=self._begun(),
+            **self._copies(),
         )
+
+    def _copies(self) -> dict[str, Any]:
+        if self._setup.host is None or self._connector is None:
+            return {}
+        return {"stores": self._connector.stores(), "flushed": self._connector.flushed()}
 
     def _begun(self) -> Mapping[int, RequestLoad]:
         loads = {} if self._connector is None else self._connector.begun()
@@ -141,7 +147,8 @@ class VLLMScheduler:
                 self._connector.failed(request)
             lost += [block for table in load.tables for block in table[end // self._size : -(-load.end // self._size)]
                      if end < load.end]  # fmt: skip
-        return self._release.transferred([*map(str, transfers.received)], [*map(str, transfers.sent)], lost)
+        done = None if self._setup.host is None else self._connector.done([*transfers.received], transfers.stored)
+        return self._release.transferred([*map(str, transfers.received)], [*map(str, transfers.sent)], lost, done)
 
     def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """``update_draft_token_ids``."""
@@ -257,6 +264,8 @@ def _setup(config: Json) -> Setup:
         raise Unsupported("an EAGLE head drafts, and is in the first group, which has attention")
     if config.get("transfers") and config["layers"] != [{"kind": FULL}]:
         raise Unsupported("transfers are driven with one group of layers, which has full attention")
+    if config.get("host") and not config.get("transfers"):
+        raise Unsupported("host memory is behind a connector, which transfers need")
     if MAMBA in kinds and not align:
         raise Unsupported("without a prefix cache a block of states is as large as the longest text")
     if MAMBA in kinds and config["batch"] < config["block_size"]:
@@ -278,4 +287,13 @@ def _setup(config: Json) -> Setup:
         transfers=config.get("transfers", False),
         reoffers=config.get("reoffers", False),
         failure=config.get("failure", "recompute"),
+        host=_host(config.get("host")),
+    )
+
+
+def _host(config: Json | None) -> HostTier | None:
+    if config is None:
+        return None
+    return HostTier(
+        config["slots"], config["blocks_per_slot"], config["policy"], config["threshold"], config["prompt_only"]
     )

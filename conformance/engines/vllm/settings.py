@@ -15,6 +15,19 @@ from conformance.driver.exception_origin import StandIn
 
 
 @dataclass(frozen=True)
+class HostTier:
+    """Host memory: so many ``slots`` of ``blocks_per_chunk`` blocks. ``policy``: ``lru`` or ``arc``. ``threshold``: how
+    often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied.
+    """
+
+    slots: int
+    blocks_per_chunk: int
+    policy: str
+    threshold: int
+    prompt_only: bool
+
+
+@dataclass(frozen=True)
 class Setup:
     """What a run configures of a scheduler.
 
@@ -25,7 +38,7 @@ class Setup:
     the asynchronous scheduler. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what
     it stores and removes. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a
     transfer of which nothing came is offered again. ``failure``: ``recompute`` or ``fail``, what becomes of a request
-    of whose transfer a part did not come.
+    of whose transfer a part did not come. ``host``: host memory in place of other servers.
     """
 
     block_size: int
@@ -44,6 +57,7 @@ class Setup:
     transfers: bool = False
     reoffers: bool = False
     failure: str = "recompute"
+    host: HostTier | None = None
 
 
 def config(setup: Setup) -> StandIn:
@@ -53,7 +67,7 @@ def config(setup: Setup) -> StandIn:
         scheduler_config=_scheduler(setup),
         cache_config=_cache(setup),
         model_config=_model(setup),
-        parallel_config=_parallel(),
+        parallel_config=_parallel(setup),
         observability_config=_observability(),
         speculative_config=_speculation(setup) if setup.drafts else None,
         kv_events_config=StandIn(enable_kv_cache_events=True, publisher="null") if setup.events else None,
@@ -107,7 +121,26 @@ def _cache(setup: Setup) -> StandIn:
         mamba_cache_mode="align" if setup.align else "none",
         enable_mamba_fine_grained_prefix_cache=False,
         enable_mamba_shared_prefix_checkpoint=False,
+        **(_CACHE_WITH_HOST if setup.host is not None else {}),
     )
+
+
+# What the connector to host memory reads beside the rest.
+_CACHE_WITH_HOST = {
+    "prefix_match_unit": None,
+    "prefix_cache_retention_interval": None,
+    "cache_dtype": "float32",
+    "kv_cache_layout": None,
+}
+_MODEL_WITH_HOST = {"use_mla": False, "model": "model", "dtype": "float32"}
+_PARALLEL_WITH_HOST = {
+    "rank": 0,
+    "world_size": 1,
+    "tensor_parallel_size": 1,
+    "data_parallel_rank_local": None,
+    "distributed_executor_backend": None,
+    "nnodes_within_dp": 1,
+}
 
 
 def _model(setup: Setup) -> StandIn:
@@ -121,10 +154,11 @@ def _model(setup: Setup) -> StandIn:
         uses_mrope=False,
         enable_return_routed_experts=False,
         return_sampling_mask=False,
+        **(_MODEL_WITH_HOST | {"get_total_num_kv_heads": lambda: 1} if setup.host is not None else {}),
     )
 
 
-def _parallel() -> StandIn:
+def _parallel(setup: Setup) -> StandIn:
     return StandIn(
         data_parallel_index=0,
         data_parallel_rank=0,
@@ -133,6 +167,7 @@ def _parallel() -> StandIn:
         prefill_context_parallel_size=1,
         pipeline_parallel_size=1,
         cp_kv_cache_interleave_size=1,
+        **(_PARALLEL_WITH_HOST if setup.host is not None else {}),
     )
 
 

@@ -22,7 +22,11 @@ class TransferParams(NamedTuple):
     sends: bool = False
 
 
-class StandInConnector:
+class AllGroups:
+    """Stands for vLLM's class ``SupportsHMA``: a connector that is given the blocks of all groups of layers."""
+
+
+class StandInConnector(AllGroups):
     """The scheduler's half of a connector with asynchronous transfers, as a scheduler calls it."""
 
     supports_divergent_local_hybrid_hits = False
@@ -136,10 +140,13 @@ class StandInConnector:
 
 
 class Factory:
-    """Stands for the factory of connectors: a scheduler with transfers gets a ``StandInConnector``."""
+    """Stands for the factory of connectors: a scheduler with transfers gets a ``StandInConnector``, one with host memory
+    the release's own (``conformance.engines.vllm.offload``).
+    """
 
     @staticmethod
-    def create_connector(config: Any, role: Any, kv_cache_config: Any = None) -> StandInConnector:
-        """A fresh connector, whatever the configuration."""
-        del config, role, kv_cache_config
-        return StandInConnector()
+    def create_connector(config: Any, role: Any, kv_cache_config: Any = None) -> Any:
+        """A fresh connector."""
+        del role
+        make = vars(config.kv_transfer_config).get("connector")
+        return StandInConnector() if make is None else make(config, kv_cache_config)

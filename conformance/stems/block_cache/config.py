@@ -35,6 +35,19 @@ def _few(layers: list[Any]) -> list[Any]:
     return layers
 
 
+@exact
+class HostConfig(TypedDict):
+    """Host memory: so many ``slots`` of so many blocks. ``policy``: which slot is given up first. ``threshold``: how
+    often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied.
+    """
+
+    slots: Annotated[int, whole(1, 64)]
+    blocks_per_slot: Annotated[int, whole(1, 4)]
+    policy: Literal["lru", "arc"]
+    threshold: Annotated[int, whole(0, 4)]
+    prompt_only: bool
+
+
 Layers = Annotated[list[Annotated[LayersConfig, AfterValidator(_with_window)]], AfterValidator(_few)]
 
 
@@ -50,7 +63,7 @@ class BlockCacheConfig(TypedDict):
     request. ``events``: an engine that can publishes KV events. ``transfers``: KV cache comes from other servers and is
     read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``: what becomes of a
     request of whose transfer a part did not come: it computes that part (``recompute``), or ends with an error
-    (``fail``).
+    (``fail``). ``host``: host memory behind the blocks, in place of other servers.
     """
 
     block_size: PageSize
@@ -69,6 +82,7 @@ class BlockCacheConfig(TypedDict):
     transfers: NotRequired[bool]
     reoffers: NotRequired[bool]
     failure: NotRequired[Literal["recompute", "fail"]]
+    host: NotRequired[HostConfig]
 
 
 CONFIG = BlockCacheConfig

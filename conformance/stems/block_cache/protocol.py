@@ -17,6 +17,7 @@ from conformance.driver.protocol import Engine
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
 
 Tables = tuple[tuple[int, ...], ...]  # by group, the blocks of a request
+Copies = tuple[tuple[int, int], ...]  # of each block that is copied where it is copied from, and where to
 FULL, WINDOW, MAMBA = "full", "window", "mamba"  # the kinds of groups
 NEW, RESUMED, RUNNING = "new", "resumed", "running"
 
@@ -62,16 +63,20 @@ class RequestPass:
 
 
 class RequestLoad(NamedTuple):
-    """A transfer of KV cache from another server into blocks of a request.
+    """A transfer of KV cache from another server, or from host memory, into blocks of a request.
 
     It writes the tokens from ``first`` up to ``end`` of the request's text. ``tables``: the request's blocks. Nothing
     orders the transfer behind a step that is in flight when it begins, so no such step may use a block that it writes;
     the blocks are kept until the scheduler is told that the transfer is done, also where the request is aborted.
+    ``job``, ``copies``: of a transfer from host memory its number, and what it copies, each as a place in host memory
+    and a block.
     """
 
     first: int
     end: int
     tables: Tables
+    job: int = 0
+    copies: Copies = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class Launched:
     complete, but where transfers are configured: workers answer such a step, too. ``preempted``: requests that gave up
     their blocks in this call. ``ended``: requests whose end the workers are told. ``copies``: blocks that the workers
     copy before the step, each as source and target. ``loads``: by request, the transfers that the workers begin.
+    ``stores``: by number, the copies to host memory that the workers begin after the step, each as a block and a place
+    in host memory. ``flushed``: the numbers of copies that the workers end before the step.
     """
 
     passes: Mapping[int, RequestPass]
@@ -89,6 +96,8 @@ class Launched:
     ended: tuple[int, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
     loads: Mapping[int, RequestLoad] = field(default_factory=dict)
+    stores: Mapping[int, Copies] = field(default_factory=dict)
+    flushed: tuple[int, ...] = ()
 
 
 class Transfers(NamedTuple):
@@ -96,12 +105,13 @@ class Transfers(NamedTuple):
 
     ``received``: by request how many tokens of its text are in its blocks, with those that were there before: less than
     was asked for where the transfer of a block has failed. ``sent``: requests whose blocks were read. ``failed``: those
-    of which a part did not come.
+    of which a part did not come. ``stored``: the numbers of copies to host memory that are done.
     """
 
     received: Mapping[int, int]
     sent: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
+    stored: tuple[int, ...] = ()
 
 
 NO_TRANSFERS = Transfers({})
@@ -160,7 +170,10 @@ class BlockCacheEngine(Engine, Protocol):
     ``PublishingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False`` if left out),
     ``reoffers`` (a transfer of which nothing came is offered again, ``False`` if left out), ``failure`` (what an engine
     that has the choice does with a request of whose transfer a part did not come: ``recompute``, if left out, or
-    ``fail``, which ends it with an error).
+    ``fail``, which ends it with an error), ``host`` (host memory to which computed blocks are copied and from which
+    they are loaded, no such memory if left out; with ``transfers``, and then no KV cache comes from other servers:
+    ``slots``, ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is offered before it is copied,
+    ``prompt_only``).
 
     ``moves``: what was done to blocks in the last call, in order.
     """

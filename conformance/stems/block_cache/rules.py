@@ -34,6 +34,17 @@ DRAFTS = (
     (1, True),
 )  # each: drafts of a step, and whether of an EAGLE head
 KINDS_OF_DRAFTS = tuple(dict.fromkeys(DRAFTS))
+HOSTS = tuple(
+    {"slots": slots, "blocks_per_slot": blocks, "policy": policy, "threshold": threshold, "prompt_only": prompt_only}
+    for slots, blocks, policy, threshold, prompt_only in (
+        (24, 1, "lru", 0, False),
+        (6, 1, "arc", 0, False),
+        (12, 1, "lru", 2, True),
+        (12, 2, "arc", 0, False),
+        (3, 2, "lru", 0, False),
+    )
+)
+OF_TRANSFERS = ("reoffers", "failure", "host")  # what is configured of transfers alone
 CONFIG = {
     "layers": st.integers(0, len(LAYERS) - 1),
     "drafts": st.integers(0, len(DRAFTS) - 1),
@@ -46,6 +57,7 @@ CONFIG = {
     "transfers": st.sampled_from((False, False, True)),
     "reoffers": st.booleans(),
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
+    "host": st.sampled_from((None, *HOSTS)),
 }
 LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
 lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
@@ -56,7 +68,7 @@ def _others(config: Json, known: Json) -> list[Json]:
     """Configurations of every other kind, for an engine that does not support the drawn one. Their order depends on the
     drawn one alone.
     """
-    fixed = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
+    fixed = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
     found: list[Json] = [
         {**fixed, **{"layers": layers, "drafts": drafts, "eagle": eagle, "steps_in_flight": steps}, "caching": caching}
         for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2), (True, False))
@@ -93,7 +105,11 @@ class BlockCacheMachine(StemMachine):
         if known["transfers"]:
             known |= attention
         else:
-            known = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
+            known = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
+        if known.get("host") is None:
+            known.pop("host", None)
+        else:
+            known |= {"events": False, "reoffers": False, "failure": "recompute"}
         less: list[Json] = [
             {},
             {"eagle": False},
@@ -102,9 +118,10 @@ class BlockCacheMachine(StemMachine):
             {**plain, "steps_in_flight": 1},
             {**plain, **attention, "steps_in_flight": 1},
         ]
-        alone = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
+        alone = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
         kinds = [{**alone, **one, "transfers": False} for one in less]
-        for kind in [*([known] if known["transfers"] else []), *kinds, *_others(config, known)]:
+        exchanging = [{**alone, "reoffers": False, "failure": "recompute"}] if "host" in known else []
+        for kind in [*([known, *exchanging] if known["transfers"] else []), *kinds, *_others(config, known)]:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return
@@ -158,6 +175,8 @@ class BlockCacheMachine(StemMachine):
                 self.do("arrive", request=request)
             for request in self.begun.exchange.outgoing():
                 self.do("sent", request=request)
+            for job in self.begun.exchange.storing():
+                self.do("stored", job=job)
             self.do("schedule")
             self._complete_all()
             for request in self.begun.waiting():
@@ -175,6 +194,8 @@ class BlockCacheMachine(StemMachine):
                 self.do("arrive", request=request)
             for request in self.begun.exchange.outgoing():
                 self.do("sent", request=request)
+            for job in self.begun.exchange.storing():
+                self.do("stored", job=job)
             self.do("schedule")
             self._complete_all()
 
@@ -212,11 +233,15 @@ class BlockCacheMachine(StemMachine):
     def _transfers(self, pick: int, lost: int) -> bool:
         """A transfer is done, if one is under way. Now and then blocks do not come."""
         incoming, outgoing = self.begun.exchange.incoming(), self.begun.exchange.outgoing()
+        stores = self.begun.exchange.storing()
         if incoming and (pick % 2 or not outgoing):
-            self.do("arrive", request=incoming[pick % len(incoming)], lost=lost)
+            complete = "host" in self.begun.config  # a copy from host memory does not fail
+            self.do("arrive", request=incoming[pick % len(incoming)], lost=0 if complete else lost)
         elif outgoing:
             self.do("sent", request=outgoing[pick % len(outgoing)])
-        return bool(incoming or outgoing)
+        elif stores:
+            self.do("stored", job=stores[pick % len(stores)])
+        return bool(incoming or outgoing or stores)
 
     def _may_schedule(self) -> bool:
         most: int = self.begun.config["steps_in_flight"]
@@ -237,7 +262,7 @@ class BlockCacheMachine(StemMachine):
             fork=fork,
             mark=mark,
             priority=self._priority(more),
-            **(exchanged if self.begun.config["transfers"] else {}),
+            **(exchanged if self.begun.config["transfers"] and "host" not in self.begun.config else {}),
         )
 
     def _priority(self, more: int) -> int:

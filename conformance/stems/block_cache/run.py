@@ -173,6 +173,7 @@ class BlockCacheRun:
         step, dropped = self.flying.popleft(), self._dropped.popleft()
         sampled = {request: self._sampled(request, one.drafts, accept) for request, one in step.passes.items()
                    if one.samples}  # fmt: skip
+        self.exchange.begins()
         try:
             self.note(self.workers.completed(sampled, self.follower.here))
         except Astray as astray:
@@ -208,6 +209,13 @@ class BlockCacheRun:
         The scheduler is told with the next step that is done, of those that were made when the transfer began or later.
         """
         self.exchange.arrives(request, lost)
+        self._empty = 0
+        yield None
+
+    @operation
+    def stored(self, job: int) -> Calls:
+        """A copy of blocks to host memory is done. The scheduler is told with the next step that is done."""
+        self.exchange.stores(job)
         self._empty = 0
         yield None
 

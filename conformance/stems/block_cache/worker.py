@@ -22,6 +22,7 @@ from conformance.stems.block_cache.protocol import (
     NEW,
     RUNNING,
     WINDOW,
+    Copies,
     Launched,
     RequestLoad,
     RequestPass,
@@ -127,10 +128,25 @@ class Workers:
     # Transfers.
 
     def received(self, request: int, load: RequestLoad, text: Sequence[int]) -> None:
-        """A transfer has written the tokens from its first one up to the end of ``text`` into a request's blocks."""
+        """A transfer has written the tokens from its first one up to the end of ``text`` into a request's blocks. One from
+        host memory has copied what is there.
+        """
+        if load.copies:
+            self.copied_from_host(load.copies)
+            return
         prefixes = self._prefixes(request, text)
         for group, table in enumerate(load.tables):
             self._memory.write(group, table, load.first, prefixes[load.first :])
+
+    def copied_from_host(self, copies: Copies) -> None:
+        """What is at places of host memory is in these blocks now; other tiers have the numbers below 0."""
+        for place, block in copies:
+            self._memory.copy(-place, block)
+
+    def copied_to_host(self, copies: Copies) -> None:
+        """What is in these blocks is at places of host memory now."""
+        for block, place in copies:
+            self._memory.copy(block, -place)
 
     def sent(self, request: int, tables: Tables, text: Sequence[int]) -> Misread | None:
         """Another server reads the tokens ``text`` in these blocks. Returns the first slot that does not hold its

@@ -1,0 +1,207 @@
+"""vLLM's own connector to host memory, the scheduler's half, under the release's scheduler.
+
+``OffloadingConnectorScheduler`` and ``CPUOffloadingManager`` of the release decide everything: what is copied to host
+memory, what is loaded, and what leaves. What the workers' half would do, the copies, is done by the stand-in workers of
+the run (``conformance.stems.block_cache.worker``), at moments that the run draws. It is told as ``RequestLoad`` and
+``Launched.stores``.
+
+A slot of host memory (vLLM's chunk) holds ``blocks_per_chunk`` blocks. The *place* of a block in host memory is a number
+from 1 on: ``slot * blocks_per_chunk + part + 1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.engines.vllm.settings import HostTier
+from conformance.engines.vllm.transfers import AllGroups, TransferParams
+from conformance.stems.block_cache.protocol import Copies, RequestLoad, Tables
+
+CONNECTOR = "distributed.kv_transfer.kv_connector.v1.offloading"
+
+
+class Told:
+    """Stands for vLLM's classes of what a connector's halves tell each other, which have no fields of their own."""
+
+
+@dataclass
+class Figures:
+    """Stands for vLLM's class of a connector's figures."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnector:
+    """The connector of a scheduler with this configuration. Only the size of host memory is given and not computed."""
+    vars(config.kv_transfer_config).update(_read_by_the_connector(host))
+    base, manager = imported.module("v1.kv_offload.base"), imported.module("v1.kv_offload.cpu.manager")
+    translated = imported.module(f"{CONNECTOR}.config").build_offloading_config(config, groups)
+
+    class SizedSpec(base.OffloadingSpec):  # type: ignore[misc,name-defined]
+        """The release's specification of host memory with a number of slots."""
+
+        def get_manager(self) -> Any:
+            """The release's manager."""
+            return manager.CPUOffloadingManager(
+                num_chunks=host.slots, cache_policy=host.policy, store_threshold=host.threshold
+            )
+
+        def get_worker(self, kv_caches: Any) -> Any:
+            """The workers are those of the run."""
+            raise NotImplementedError
+
+    real = imported.module(f"{CONNECTOR}.scheduler").OffloadingConnectorScheduler(SizedSpec(translated), config, groups)
+    return HostConnector(real, imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata, host.blocks_per_chunk)
+
+
+def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
+    """What the connector reads of the configuration of transfers."""
+    more = {"blocks_per_chunk": host.blocks_per_chunk, "offload_prompt_only": host.prompt_only}
+    return {"engine_id": "engine", "kv_connector_extra_config": more}
+
+
+class HostConnector(AllGroups):
+    """The scheduler's half of vLLM's ``OffloadingConnector``, as a scheduler calls it, and what it tells the workers."""
+
+    supports_divergent_local_hybrid_hits = False
+    requires_kv_delivery = False
+
+    def __init__(self, real: Any, told: Any, parts: int) -> None:
+        self.real, self._told, self._parts = real, told, parts
+        self.asked: dict[str, TransferParams] = {}
+        self._loaded: dict[str, tuple[int, int, Tables]] = {}
+        self._loads: dict[int, RequestLoad] = {}
+        self._stores: dict[int, Copies] = {}
+        self._flushed: tuple[int, ...] = ()
+        self._jobs: dict[int, int] = {}
+
+    # What the run asks.
+
+    def begun(self) -> Mapping[int, RequestLoad]:
+        """The copies into blocks that began since the last call, by request."""
+        loads, self._loads = self._loads, {}
+        return loads
+
+    def stores(self) -> Mapping[int, Copies]:
+        """The copies out of blocks that began since the last call, by job."""
+        stores, self._stores = self._stores, {}
+        return stores
+
+    def flushed(self) -> tuple[int, ...]:
+        """The jobs for which the workers wait before the step."""
+        flushed, self._flushed = self._flushed, ()
+        return flushed
+
+    def ended(self) -> Mapping[int, Tables]:
+        """No other server reads blocks."""
+        return {}
+
+    def failed(self, request: int) -> None:
+        """Copies of this connector do not fail."""
+        raise AssertionError(f"a copy of request {request} failed, which the connector does not support")
+
+    def done(self, received: Sequence[int], stored: Sequence[int]) -> Any:
+        """What the workers say of copies that are done: those into blocks of these requests, and these stores."""
+        told = self._told()
+        for job in (*(self._jobs.pop(request) for request in received), *stored):
+            told.mark_completed(job)
+        return told
+
+    # What a scheduler calls.
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """How many tokens behind the ``num_computed_tokens`` first are in host memory."""
+        self._loaded[request.request_id] = (num_computed_tokens, 0, ())
+        found: tuple[int | None, bool] = self.real.get_num_new_matched_tokens(request, num_computed_tokens)
+        return found
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """The request has blocks, into which so many tokens are loaded."""
+        first, _, _ = self._loaded.get(request.request_id, (0, 0, ()))
+        tables = tuple(tuple(map(int, each)) for each in blocks.get_block_ids())
+        self._loaded[request.request_id] = (first, first + num_external_tokens, tables)
+        self.real.update_state_after_alloc(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """What the workers are told with a step."""
+        meta = self.real.build_connector_meta(scheduler_output)
+        for number, job in meta.load_jobs.items():
+            first, end, tables = self._loaded[job.req_id]
+            pairs = tuple((place, block) for block, place in self._pairs(job.dst_spec, job.src_spec))
+            self._loads[int(job.req_id)] = RequestLoad(first, end, tables, number, pairs)
+            self._jobs[int(job.req_id)] = number
+        for number, job in meta.store_jobs.items():
+            self._stores[number] = tuple(self._pairs(job.src_spec, job.dst_spec))
+        self._flushed = tuple(sorted(meta.jobs_to_flush or ()))
+        return meta
+
+    def _pairs(self, device: Any, host: Any) -> Iterator[tuple[int, int]]:
+        """Each device block of a copy with its place in host memory, as vLLM's worker pairs them
+        (``SingleDirectionOffloadingHandler``): group after group; the first block of a group may stand inside a slot.
+        """
+        blocks, slots, parts = [*map(int, device.block_ids)], [*map(int, host.block_ids)], self._parts
+        at = slot = 0
+        for size, index in zip(device.group_sizes, device.block_indices, strict=True):
+            skipped = index % parts
+            for k in range(size):
+                ordinal, part = divmod(skipped + k, parts)
+                yield blocks[at + k], slots[slot + ordinal] * parts + part + 1
+            at += size
+            slot += -(-(size + skipped) // parts) if size else 0
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: Sequence[Sequence[int]]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """A request ends."""
+        del block_ids
+        self.asked.pop(request.request_id, None)
+        answer: tuple[bool, dict[str, Any] | None] = self.real.request_finished(request)
+        return answer
+
+    def on_new_request(self, request: Any) -> None:
+        """A request comes."""
+        self.real.on_new_request(request)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Copies are done."""
+        self.real.update_connector_output(connector_output)
+
+    def reset_cache(self) -> bool:
+        """Host memory forgets everything."""
+        self.real.reset_cache()
+        return True
+
+    def has_pending_push_work(self) -> bool:
+        """Copies go on without a request."""
+        return bool(self.real.has_pending_push_work())
+
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> Any:
+        """From which memory the tokens come."""
+        return self.real.get_external_cache_hit_sources(request, num_external_tokens)
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """The connector does not look into the manager."""
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """The connector does not look into the pool."""
+
+    def get_loaded_kv_cache_group_ids(self, _: Any) -> tuple[int, ...]:
+        """It is left to the workers to clear the blocks of a request before."""
+        return ()
+
+    def has_pending_block_frees(self) -> bool:
+        """No block is kept by the connector."""
+        return False
+
+    def register_finished_partial_tail(self, *_: Any) -> bool:
+        """No block of which only a part is computed is copied."""
+        return False
+
+    def take_events(self) -> tuple[Any, ...]:
+        """Events of host memory are not read."""
+        return ()
+
+    def get_kv_connector_stats(self) -> None:
+        """No figures."""
