@@ -161,10 +161,11 @@ class VLLMScheduler:
         self._recorder.begin()
         self._scheduler.finish_requests(str(request), self._release.status.FINISHED_ABORTED)
 
-    def reset(self, preempt: bool) -> bool:
+    def reset(self, preempt: bool, host: bool = False) -> bool:
         """``reset_prefix_cache``."""
         self._recorder.begin()
-        return bool(self._scheduler.reset_prefix_cache(reset_running_requests=preempt))
+        more = {"reset_connector": True} if host else {}
+        return bool(self._scheduler.reset_prefix_cache(reset_running_requests=preempt, **more))
 
     def snapshot(self) -> BlockCacheSnapshot:
         """The fields of the scheduler, its managers, its requests and its pool."""

@@ -221,8 +221,9 @@ class BlockCacheEngine(Engine, Protocol):
     def abort(self, request: int) -> None:
         """A request that has not ended is aborted, also while a step with it is in flight."""
 
-    def reset(self, preempt: bool) -> bool:
-        """The prefix cache is reset. ``preempt``: requests that run are preempted first.
+    def reset(self, preempt: bool, host: bool = False) -> bool:
+        """The prefix cache is reset. ``preempt``: requests that run are preempted first. ``host``: host memory forgets
+        everything, too.
 
         Sent while fewer than ``steps_in_flight`` steps are in flight; with ``preempt`` only where no transfer is under
         way and no request that does not run has blocks. ``False`` while a block is held, also for a step in flight;

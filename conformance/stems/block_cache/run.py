@@ -78,6 +78,7 @@ class BlockCacheRun:
         self.forks: dict[int, int] = {}
         self.ends: dict[int, int] = {}  # by request the tokens with which it ends, with those of its prompt
         self._dropped: deque[set[int]] = deque()  # for each step in flight, the requests that were preempted since
+        self.host_is_reset = False  # host memory was reset, and no step was made since
         self._empty = 0  # the empty steps since anything else has happened
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: BlockCacheSnapshot = engine.snapshot()
@@ -155,6 +156,7 @@ class BlockCacheRun:
         if len(self.flying) >= self.config["steps_in_flight"]:
             raise Misuse("as many steps are in flight as may be", by_engine=True)
         step: Launched = yield EngineCall("schedule", self.engine.schedule)
+        self.host_is_reset = False
         self.workers.launched(step)  # first, so that a run that is driven on after a finding has the step
         self._preempted(step.preempted)
         if step.passes or self.config.get("transfers", False):
@@ -239,19 +241,23 @@ class BlockCacheRun:
         return [token(n, self.forks[request]) for n in range(known, known + count)]
 
     @operation
-    def reset(self, preempt: bool) -> Calls:
+    def reset(self, preempt: bool, host: bool = False) -> Calls:
         """The prefix cache is reset.
 
         ``preempt``: the requests that run are preempted first, also while a step with them is in flight. What that step
-        computes for them does not count.
+        computes for them does not count. ``host``: host memory forgets everything, too.
         """
+        if host and "host" not in self.config:
+            raise Misuse("no host memory is configured")
         if len(self.flying) >= self.config["steps_in_flight"]:
             raise Misuse("as many steps are in flight as may be", by_engine=True)
         if preempt and self.waits_with_blocks():
             raise Misuse("the prefix cache is reset with a preemption only where who does not run has no blocks", True)
         self._empty = 0
         running = [request for request, one in self.seen.requests.items() if one.status == "running"]
-        done = yield EngineCall("reset", partial(self.engine.reset, preempt))
+        more = (host,) if "host" in self.config else ()
+        self.host_is_reset |= host
+        done = yield EngineCall("reset", partial(self.engine.reset, preempt, *more))
         gone = [request for request in running if self.seen.requests[request].status != "running"]
         self._preempted(gone)
         self._explain(preempted=gone)
