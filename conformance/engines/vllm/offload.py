@@ -5,8 +5,8 @@ memory, what is loaded, and what leaves. What the workers' half would do, the co
 the run (``conformance.stems.block_cache.worker``), at moments that the run draws. It is told as ``RequestLoad`` and
 ``Launched.stores``.
 
-A slot of host memory (vLLM's chunk) holds ``blocks_per_chunk`` blocks. The *place* of a block in host memory is a number
-from 1 on: ``slot * blocks_per_chunk + part + 1``.
+A slot of host memory (vLLM's chunk) holds ``blocks_per_chunk`` blocks. The *place* of a block in host memory is a
+number from 1 on: ``slot * blocks_per_chunk + part + 1``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from conformance.driver.protocol import Unsupported
 from conformance.engines.vllm.settings import HostTier
 from conformance.engines.vllm.transfers import AllGroups, TransferParams
 from conformance.stems.block_cache.protocol import Copies, RequestLoad, Tables
@@ -34,7 +35,12 @@ class Figures:
 
 
 def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnector:
-    """The connector of a scheduler with this configuration. Only the size of host memory is given and not computed."""
+    """The connector of a scheduler with this configuration. Only the size of host memory is given and not computed.
+
+    Raises ``Unsupported`` for a release whose connector has no configuration of its own: those before 0.27.
+    """
+    if not imported.has(f"{CONNECTOR}.config"):
+        raise Unsupported("the release's connector to host memory is not known")
     vars(config.kv_transfer_config).update(_read_by_the_connector(host))
     base, manager = imported.module("v1.kv_offload.base"), imported.module("v1.kv_offload.cpu.manager")
     translated = imported.module(f"{CONNECTOR}.config").build_offloading_config(config, groups)
@@ -44,9 +50,7 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnect
 
         def get_manager(self) -> Any:
             """The release's manager."""
-            return manager.CPUOffloadingManager(
-                num_chunks=host.slots, cache_policy=host.policy, store_threshold=host.threshold
-            )
+            return manager.CPUOffloadingManager(host.slots, cache_policy=host.policy, store_threshold=host.threshold)
 
         def get_worker(self, kv_caches: Any) -> Any:
             """The workers are those of the run."""
@@ -63,7 +67,7 @@ def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
 
 
 class HostConnector(AllGroups):
-    """The scheduler's half of vLLM's ``OffloadingConnector``, as a scheduler calls it, and what it tells the workers."""
+    """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it, and what it tells the workers."""
 
     supports_divergent_local_hybrid_hits = False
     requires_kv_delivery = False

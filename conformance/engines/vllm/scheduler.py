@@ -9,6 +9,7 @@ from typing import Any
 from conformance.driver.protocol import Json, PublishedEvents, Unsupported
 from conformance.engines.vllm import reading
 from conformance.engines.vllm.names import DigestTexts
+from conformance.engines.vllm.offload import HostConnector
 from conformance.engines.vllm.recording import Recorder
 from conformance.engines.vllm.release import VLLMRelease
 from conformance.engines.vllm.settings import HostTier, Setup
@@ -63,6 +64,7 @@ class VLLMScheduler:
         self._recorder = Recorder()
         self._recorder.watch(self._manager)
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
+        self._host = self._connector if isinstance(self._connector, HostConnector) else None
         self._loading: dict[int, RequestLoad] = {}
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
@@ -112,9 +114,7 @@ class VLLMScheduler:
         )
 
     def _copies(self) -> dict[str, Any]:
-        if self._setup.host is None or self._connector is None:
-            return {}
-        return {"stores": self._connector.stores(), "flushed": self._connector.flushed()}
+        return {} if self._host is None else {"stores": self._host.stores(), "flushed": self._host.flushed()}
 
     def _begun(self) -> Mapping[int, RequestLoad]:
         loads = {} if self._connector is None else self._connector.begun()
@@ -147,7 +147,7 @@ class VLLMScheduler:
                 self._connector.failed(request)
             lost += [block for table in load.tables for block in table[end // self._size : -(-load.end // self._size)]
                      if end < load.end]  # fmt: skip
-        done = None if self._setup.host is None else self._connector.done([*transfers.received], transfers.stored)
+        done = None if self._host is None else self._host.done([*transfers.received], transfers.stored)
         return self._release.transferred([*map(str, transfers.received)], [*map(str, transfers.sent)], lost, done)
 
     def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:

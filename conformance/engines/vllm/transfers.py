@@ -140,8 +140,8 @@ class StandInConnector(AllGroups):
 
 
 class Factory:
-    """Stands for the factory of connectors: a scheduler with transfers gets a ``StandInConnector``, one with host memory
-    the release's own (``conformance.engines.vllm.offload``).
+    """Stands for the factory of connectors: a scheduler with transfers gets a ``StandInConnector``, one with host
+    memory the release's own (``conformance.engines.vllm.offload``).
     """
 
     @staticmethod

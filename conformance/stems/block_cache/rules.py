@@ -41,7 +41,7 @@ HOSTS = tuple(
         (6, 1, "arc", 0, False),
         (12, 1, "lru", 2, True),
         (12, 2, "arc", 0, False),
-        (3, 2, "lru", 0, False),
+        (4, 2, "lru", 0, False),
     )
 )
 OF_TRANSFERS = ("reoffers", "failure", "host")  # what is configured of transfers alone
@@ -258,7 +258,7 @@ class BlockCacheMachine(StemMachine):
             "add",
             request=self.number,
             tokens=[token(n, fork) for n in range(length)],
-            outputs=1 + (length * 7 + more) % 12,
+            outputs=1 + (length * 5 + more) % 12,  # so that a text may end with a whole block
             fork=fork,
             mark=mark,
             priority=self._priority(more),

@@ -128,8 +128,8 @@ class Workers:
     # Transfers.
 
     def received(self, request: int, load: RequestLoad, text: Sequence[int]) -> None:
-        """A transfer has written the tokens from its first one up to the end of ``text`` into a request's blocks. One from
-        host memory has copied what is there.
+        """A transfer has written the tokens from its first one up to the end of ``text`` into a request's blocks. One
+        from host memory has copied what is there.
         """
         if load.copies:
             self.copied_from_host(load.copies)
