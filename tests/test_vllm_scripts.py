@@ -128,6 +128,26 @@ def repaired(self, *blocks, **named):
     self._maybe_evict_cached_block(self.null_block)
 BlockPool.cache_full_blocks = repaired
 """,
+    # The workers wait for no load that begins with the step itself.
+    "host_reload_after_preemption": """
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
+build = OffloadingConnectorScheduler.build_connector_meta
+def repaired(self, output):
+    loading = {job.req_id for job in self._current_batch_load_jobs.values()}
+    output.preempted_req_ids = {name for name in output.preempted_req_ids or () if name not in loading}
+    return build(self, output)
+OffloadingConnectorScheduler.build_connector_meta = repaired
+""",
+    # The copies for which the workers wait are those of both resets.
+    "host_memory_reset_again": """
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
+reset = OffloadingConnectorScheduler.reset_cache
+def repaired(self):
+    waits, self._current_batch_jobs_to_flush = self._current_batch_jobs_to_flush, set()
+    reset(self)
+    self._current_batch_jobs_to_flush |= waits
+OffloadingConnectorScheduler.reset_cache = repaired
+""",
 }
 
 
@@ -139,6 +159,7 @@ KEEPS = {
         *("state_inside_a_block", "window_slides_by_drafts"),
     ],
     "0.31.0": ["loaded_requests_wait_for_each_other"],
+    "0.33.0": ["host_reload_after_preemption"],
 }
 # Each kept trace that a release breaks, with the newest release that lists it as known.
 LISTED = {found.trace: release for release in RELEASES for found in known.of_release(PLUGIN.folder, release)}

@@ -222,10 +222,12 @@ def block_cache(
 ) -> OurScheduler:
     """Our scheduler. It is on the host, whatever the ``device``. ``kind``, ``table``, ``hasher``: see ``OurScheduler``.
 
-    It publishes no events. Raises ``Unsupported`` for states, and for an EAGLE head, since a block that is found says
-    nothing of the layers of one.
+    It publishes no events. Raises ``Unsupported`` for states, for host memory, and for an EAGLE head, since a block
+    that is found says nothing of the layers of one.
     """
     del device
     if config.get("eagle"):
         raise Unsupported("our scheduler has no blocks of the layers of an EAGLE head")
+    if config.get("host"):
+        raise Unsupported("our scheduler has no host memory")
     return OurScheduler(config, lacks, kind, table, hasher)

@@ -281,6 +281,8 @@ class BlockCacheMachine(StemMachine):
                 return
             preempt = False
         if (sure == 0 or (with_host and sure == 1)) and self._may_schedule():
+            if with_host and self.excludes(Exclusion.HOST_RELOAD):
+                preempt = False
             preempts = preempt and not self.begun.waits_with_blocks()
             again = self.begun.host_is_reset and self.excludes(Exclusion.HOST_RESET_AGAIN)
             self.do("reset", preempt=preempts, **({"host": sure == 1 and not again} if with_host else {}))
