@@ -128,6 +128,15 @@ def repaired(self, *blocks, **named):
     self._maybe_evict_cached_block(self.null_block)
 BlockPool.cache_full_blocks = repaired
 """,
+    # The token that was sampled last is not computed.
+    "host_stores_uncomputed_slot": """
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
+count = OffloadingConnectorScheduler._calc_num_offloadable_tokens
+def repaired(self, status, tokens):
+    ended = status.req.is_finished()
+    return count(self, status, min(tokens, status.req.num_tokens - 1) if ended else tokens)
+OffloadingConnectorScheduler._calc_num_offloadable_tokens = repaired
+""",
     # The workers wait for no load that begins with the step itself.
     "host_reload_after_preemption": """
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
@@ -158,6 +167,7 @@ KEEPS = {
         *("refused_drafts_are_counted", "stale_output_stops_scheduler"),
         *("state_inside_a_block", "window_slides_by_drafts"),
     ],
+    "0.30.0": ["host_stores_uncomputed_slot"],
     "0.31.0": ["loaded_requests_wait_for_each_other"],
     "0.33.0": ["host_reload_after_preemption"],
 }

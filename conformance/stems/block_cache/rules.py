@@ -143,6 +143,8 @@ class BlockCacheMachine(StemMachine):
             config["reoffers"] = False
         if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and WINDOWED in config["layers"]:
             config["events"] = False
+        if self.excludes(Exclusion.HOST_ANSWERS) and "host" in config:
+            config["host"] = {**config["host"], "prompt_only": True}
         if self.excludes(Exclusion.CROWDED_LOADS) and config["transfers"]:
             config["blocks"] = MOST_WITH_TRANSFERS * -(-MOST_LENGTH // config["block_size"])
         return config

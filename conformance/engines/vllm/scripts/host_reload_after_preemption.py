@@ -52,8 +52,11 @@ class Connector:
     def __init__(self, real: OffloadingConnectorScheduler) -> None:
         self.real = real
 
+    def get_loaded_kv_cache_group_ids(self, _: Any) -> tuple[int, ...]:
+        return ()
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name, lambda *_: ())
+        return getattr(self.real, name, lambda *_: None)
 
 
 config = Values(
@@ -63,10 +66,7 @@ config = Values(
     long_prefill_token_threshold=0,
     enable_chunked_prefill=True,
     scheduler_reserve_full_isl=True,
-    watermark=0.0,
-    prefill_schedule_interval=1,
-    num_gpu_blocks=BLOCKS + 1,
-    block_size=BLOCK,
+    **{"watermark": 0.0, "prefill_schedule_interval": 1, "num_gpu_blocks": BLOCKS + 1, "block_size": BLOCK},
     enable_prefix_caching=True,
     mamba_cache_mode="none",
     cache_dtype="float32",
