@@ -1,0 +1,56 @@
+"""vLLM's own connector to host memory under its scheduler: what the runs notice, and what they must leave alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from driven import SOAK
+from host_memory_edits import BUGS, HARMLESS
+
+from conformance.driver.protocol import EngineError, Unsupported
+from conformance.engines.ours.block_cache import block_cache
+from conformance.engines.vllm import RELEASES
+from conformance.engines.vllm.download import WHEELS
+from conformance.stems.block_cache.rules import HOSTS
+
+HERE = Path(__file__).parent
+QUICK = ("no_fence", "an_abort_stores_all", "frees_twice", "counts_down_twice", "reset_without_flush")
+
+
+def found(*names: str) -> dict[str, str | None]:
+    """For each edit the law that is found broken in the newest release with it."""
+    try:
+        WHEELS.release(RELEASES[-1])
+    except EngineError as error:
+        pytest.skip(str(error))
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
+    command = [sys.executable, str(HERE / "host_memory_edits.py"), RELEASES[-1], *names]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=paths)
+    assert ran.returncode == 0, ran.stderr
+    answer: dict[str, str | None] = json.loads(ran.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.mark.engine
+def test_a_bug_of_host_memory_is_found() -> None:
+    wanted = tuple(BUGS) if SOAK else QUICK
+    laws = found(*wanted)
+    assert [name for name in wanted if laws[name] is None] == []
+    assert laws["no_fence"] == laws["frees_twice"] == "reads_own_content"
+
+
+@pytest.mark.engine
+@pytest.mark.soak
+def test_a_harmless_edit_shows_nothing() -> None:
+    assert found(*HARMLESS) == dict.fromkeys(HARMLESS)
+
+
+def test_our_scheduler_has_no_host_memory() -> None:
+    config = {"block_size": 4, "blocks": 4, "layers": [{"kind": "full"}], "transfers": True, "host": HOSTS[0]}
+    with pytest.raises(Unsupported, match="our scheduler has no host memory"):
+        block_cache(config)
