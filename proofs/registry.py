@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 # The order in which stems are listed, parts before what is made of them; stems that are not named here follow by name.
 ORDER = (
     *("allocator", "swa_mapping", "lock_ref", "session_trim", "mamba_slots", "cache"),
-    *("block_pool", "block_cache", "kv_events"),
+    *("block_pool", "block_cache", "host_tier", "kv_events"),
 )
 
 

@@ -36,8 +36,10 @@ HEADLINES = (
         "Every slot is freed exactly once: each page of both pools and each mamba slot that is handed out is given "
         "back once before it is handed out again, and each row that holds a shared block gives the block up once. Rows "
         "of `cache` give pages back by `free`, `free_swa` and `free_full`, which name their slots; what a caller reads "
-        "off its row to free it is what the row owns.",
+        "off its row to free it is what the row owns. A slot of host memory is free or of one key.",
         (
+            ("host_tier", "keys_and_slots"),
+            ("host_tier", "every_slot_comes_back"),
             *((stem, "freed_exactly_once") for stem in ("allocator", "swa_mapping", "mamba_slots")),
             ("swa_mapping", "frees_what_is_named"),
             ("swa_mapping", "frees_the_swa_pages_of_what_is_named"),
@@ -51,8 +53,10 @@ HEADLINES = (
         "No use after free: every page that a running request reads is held, its own and its shared prefix, every "
         "token in its window maps into a held SWA page, and its mamba states are its own until it leaves. A shared "
         "block is free exactly where nobody holds it, no block that a transfer in flight reads or writes is free, and "
-        "no token in a window is read from the null block.",
+        "no token in a window is read from the null block. The slot of a copy to or from host memory is of no other "
+        "key until the copy has ended, and a key that was promised to a load stays.",
         (
+            *(("host_tier", law) for law in ("a_copy_is_of_its_key", "promised_is_there", "loads_are_promised")),
             *(("block_pool", law) for law in ("held_is_counted", "counted_is_held")),
             *(("block_cache", law) for law in ("new_token_has_a_slot", "what_a_transfer_uses_is_not_free")),
             *(
@@ -67,12 +71,15 @@ HEADLINES = (
         "What a request reads is its own: every slot that a running request reads up to its committed length, in its "
         "own pages, its shared prefix and its window, was computed for the request's own text up to this token, and "
         "its mamba state is the one after all its committed tokens. A shared block holds the text of each request that "
-        "reads it, and nobody writes it. Asked of the engine: a match answers with pages of the request's own text, an "
+        "reads it, and nobody writes it. A key that is found in host memory has a slot with the key's own text, which "
+        "is what a load reads. Asked of the engine: a match answers with pages of the request's own text, an "
         "insert that gives pages to a node compares texts rightly, and equal block hashes mean equal texts.",
         (
             *(("block_pool", law) for law in ("filled_holds_own_text", "hash_names_content", "shared_is_not_written")),
             *(("cache", law) for law in ("reads_own_text", "window_reads_own_text", "reads_state_of_own_text")),
             ("cache", "prefix_is_the_trees"),
+            *(("host_tier", law) for law in ("found_holds_its_text", "a_load_reads_the_keys_text")),
+            ("host_tier", "a_found_key_is_not_written"),
         ),
     ),
     Headline(
@@ -87,7 +94,7 @@ HEADLINES = (
             ("lock_ref", "evictions_end"),
             ("cache", "a_lawful_answer_fits"),
             ("cache", "a_fitting_call_has_a_lawful_answer"),
-            *((stem, "comes_to_rest") for stem in ("cache", "block_cache")),
+            *((stem, "comes_to_rest") for stem in ("cache", "block_cache", "host_tier")),
             ("block_cache", "every_block_comes_back"),
             *(("cache", law) for law in ("quiescent", "states_are_quiescent")),
         ),

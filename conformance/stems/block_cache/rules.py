@@ -275,16 +275,17 @@ class BlockCacheMachine(StemMachine):
     @rule(sure=st.integers(0, 3), preempt=st.booleans())
     @precondition(started)
     def reset(self, sure: int, preempt: bool) -> None:
-        """The prefix cache is reset now and then, in some resets with host memory."""
+        """The prefix cache is reset now and then; host memory mostly while something is copied."""
         with_host = "host" in self.begun.config
+        copies = with_host and not self.begun.exchange.is_quiet()
         in_flight = bool(self.begun.flying) and self.begun.config.get("transfers", False)
         if in_flight and self.excludes(Exclusion.RESET_IN_FLIGHT):
             if not with_host:
                 return
             preempt = False
-        if (sure == 0 or (with_host and sure == 1)) and self._may_schedule():
+        if (sure == 0 or (sure == 1 and copies)) and self._may_schedule():
             if with_host and self.excludes(Exclusion.HOST_RELOAD):
                 preempt = False
             preempts = preempt and not self.begun.waits_with_blocks()
             again = self.begun.host_is_reset and self.excludes(Exclusion.HOST_RESET_AGAIN)
-            self.do("reset", preempt=preempts, **({"host": sure == 1 and not again} if with_host else {}))
+            self.do("reset", preempt=preempts, **({"host": (sure == 1 or preempt) and not again} if with_host else {}))
