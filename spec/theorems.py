@@ -66,12 +66,14 @@ HEADLINES = (
         "isolation",
         "What a request reads is its own: every slot that a running request reads up to its committed length, in its "
         "own pages, its shared prefix and its window, was computed for the request's own text up to this token, and "
-        "its mamba state is the one after all its committed tokens. A shared block holds the text of each request that "
-        "reads it, and nobody writes it. Asked of the engine: a match answers with pages of the request's own text, an "
+        "its mamba state is the one after all its committed tokens, also where it was copied while a pass of a request "
+        "that has ended was in flight. A shared block holds the text of each request that reads it, and nobody writes "
+        "it. Asked of the engine: a match answers with pages of the request's own text, an "
         "insert that gives pages to a node compares texts rightly, and equal block hashes mean equal texts.",
         (
             *(("block_pool", law) for law in ("filled_holds_own_text", "hash_names_content", "shared_is_not_written")),
             *(("cache", law) for law in ("reads_own_text", "window_reads_own_text", "reads_state_of_own_text")),
+            *(("cache", law) for law in ("request_gets_the_nodes_state", "passes_go_on")),
             ("cache", "prefix_is_the_trees"),
         ),
     ),

@@ -72,6 +72,8 @@ class CacheMachine(RequestRules):
         """Sends one operation, unless it is a known difference."""
         if "slide" in arguments and self.excludes(CacheExclusion.SLIDE_PAST_LEAF):
             arguments = {**arguments, "slide": False}
+        if op == "decode" and self.run.overlaps and len(self.lock.trace.steps) % 2:
+            arguments = {**arguments, "flies": True}
         if op not in INSERTS or not self._breaks(op, arguments):
             super().do(op, **arguments)
         if op == "boundary" and self.excludes(CacheExclusion.UNWRITTEN_TRACK):
