@@ -560,9 +560,12 @@ ANSWERS = {
     "state_group_begin": lambda pick, st, given: answers.set_aside(pick, st.states, given["need"]),
     "state_admit": lambda pick, st, given: answers.equipment(pick, st.states, given["request"]),
     **dict.fromkeys(
-        ("state_match", "state_second", "state_copy", "state_swap", "state_renew"),
-        lambda pick, st, _: answers.open_slot(pick, st.states),
+        ("state_second", "state_swap", "state_renew"), lambda pick, st, _: answers.open_slot(pick, st.states)
     ),
+    **dict.fromkeys(
+        ("state_match", "state_copy"), lambda pick, st, _: {**answers.open_slot(pick, st.states), "at_once": False}
+    ),
+    **dict.fromkeys(("state_match_again", "state_take_back"), lambda *_: {"at_once": False}),
 }
 UNANSWERED = {
     "continue_prefill": "The laws do not say that the tree still has a node where the cached prefix of a leaving row "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from proofs import mamba_in_cache as states
-from proofs.hints import Mutant, altered, idlers, unasked
+from proofs.hints import Mutant, altered, idlers, unchosen
 from proofs.session_trim import requests
 from spec import cache, in_flight
 from spec import cache_flight as law
@@ -40,22 +40,22 @@ def copies_under_a_pass(
     """A matched state is copied at once into a slot that a pass in flight, of a request that has ended, still writes
     (SGLang pull request 24954).
     """
-    return unasked(copies.state_match(st, request, node, slot, at_once), UNDISTURBED)
+    return unchosen(copies.state_match(st, request, node, slot, at_once), UNDISTURBED)
 
 
 def copies_again_under_a_pass(st: CacheState, request: Number, node: Number, at_once: Truth) -> Step[CacheState]:
     """A request that matches again gets the copy at once, into a slot that a pass in flight still writes."""
-    return unasked(copies.state_match_again(st, request, node, at_once), UNDISTURBED)
+    return unchosen(copies.state_match_again(st, request, node, at_once), UNDISTURBED)
 
 
 def gives_under_a_pass(st: CacheState, request: Number, node: Number, slot: Number, at_once: Truth) -> Step[CacheState]:
     """A node gets a copy at once of the state that a pass of the request in flight still writes."""
-    return unasked(copies.state_copy(st, request, node, slot, at_once), UNDISTURBED)
+    return unchosen(copies.state_copy(st, request, node, slot, at_once), UNDISTURBED)
 
 
 def takes_back_under_a_pass(st: CacheState, session: Number, source: Number, at_once: Truth) -> Step[CacheState]:
     """A session takes an earlier state back at once, while the pass of its last turn is in flight."""
-    return unasked(copies.state_take_back(st, session, source, at_once), UNDISTURBED)
+    return unchosen(copies.state_take_back(st, session, source, at_once), UNDISTURBED)
 
 
 def ends_and_still_uses(st: CacheState, job: Number) -> Step[CacheState]:

@@ -87,14 +87,14 @@ def state_group_end(st: CacheState) -> Step[CacheState]:
 def state_match(st: CacheState, request: Number, node: Number, slot: Number, at_once: Truth) -> Step[CacheState]:
     """Copy-on-write: a waiting request gets a state slot, into which the state of its matched node is copied.
 
-    ``at_once``: the copy is made at once, beside the passes in flight, and not in the order of the passes.
+    ``at_once``: the engine makes the copy at once, beside the passes in flight, and not in the order of the passes.
     """
     owner = node_owner(st, node)
     source = st.states.table(owner, OWN)
     step = states_only(st, call("states", mamba_slots.alloc_for_match, st.states, request, owner, slot))
     return but(
         step,
-        promises=(*step.promises, is_undisturbed(st, source, slot, at_once)),
+        choice=(*step.choice, is_undisturbed(st, source, slot, at_once)),
         then=state_isolation.copied(step.then, source, slot, at_once),
     )
 
@@ -111,8 +111,8 @@ def state_match_again(st: CacheState, request: Number, node: Number, at_once: Tr
             waits,
             requires(slot != ABSENT, "the request has a state slot"),
             mamba_slots_state.stateful(st.states, node_owner(st, node)),
-            is_undisturbed(st, source, slot, at_once),
         ),
+        choice=(is_undisturbed(st, source, slot, at_once),),
         then=state_isolation.copied(st, source, slot, at_once),
     )
 
@@ -222,9 +222,8 @@ def state_copy(st: CacheState, request: Number, node: Number, slot: Number, at_o
             has_place(st, node),
             mamba_slots.running(st.states, request),
             state_isolation.gives_state_at_its_end(st, request, node),
-            is_undisturbed(st, source, slot, at_once),
         ),
-        choice=copied.step.choice,
+        choice=(*copied.step.choice, is_undisturbed(st, source, slot, at_once)),
         fits=copied.step.fits,
         then=but(state_isolation.copied(st, source, slot, at_once), states=copied.then, tree=noted.then),
     )
@@ -345,8 +344,8 @@ def state_take_back(st: CacheState, session: Number, source: Number, at_once: Tr
         promises=(
             requires(is_session(st.states, owner) & (slot != ABSENT), "the session's slot has a state"),
             requires(there, "the copied state is one of the session or of a tree node"),
-            is_undisturbed(st, source, slot, at_once),
         ),
+        choice=(is_undisturbed(st, source, slot, at_once),),
         then=state_isolation.copied(st, source, slot, at_once),
     )
 
