@@ -133,7 +133,8 @@ DRIVE = """
 @pytest.mark.engine
 @pytest.mark.parametrize("release", ["0.5.12", "0.5.13", NEWEST])
 def test_releases_put_their_copies_off_from_0_5_13_on(release: str) -> None:
-    beside, after = driven(release, DRIVE)
+    said: list[Any] = driven(release, DRIVE)
+    beside, after = said
     assert after == 1
     if release == "0.5.12":
         assert UNDISTURBED in beside

@@ -65,8 +65,9 @@ class Servers:
         output = imported.module(RUNNER).ModelRunnerOutput
         self.launcher = Launcher(imported)
         self.sockets: dict[str, Socket] = {}
-        told = {"passes": self._passed, "in_order": lambda: self._running().copies_in_order()}
-        runner = partial(runner_class, logits=runtime, output=output, **told)
+        runner = partial(
+            runner_class, logits=runtime, output=output, passes=self._passed, in_order=self._copies_in_order
+        )
         place = Place(imported, self._socket, runner, ServerClock(self._turns), self._running)
         put_in_place(place)
         watch_functions(imported)
@@ -89,6 +90,9 @@ class Servers:
 
     def _passed(self, passes: list[ServerPass]) -> list[list[int]]:
         return self._running().passed(passes)
+
+    def _copies_in_order(self) -> AbstractContextManager[None]:
+        return self._running().copies_in_order()
 
 
 class SGLangServer:
