@@ -294,6 +294,7 @@ class ServerRun:
                 self.calls.passes.tracks(one.request, self.calls.requests[one.request], *one.tracked)
                 self.cache.states.written(one.request, *one.tracked)
         if self.cache.stateful:
+            self.cache.flights.ended_but(1)  # of two steps in flight, a server processes the older one next
             self.cache.flights.launched(map(self._pass_of_row, event.passes))
 
     def _pass_of_row(self, one: ServerPass) -> PassOfRow:
