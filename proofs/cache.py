@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from proofs import answers, cache_effects, isolation, mamba_in_cache
+from proofs import answers, cache_effects, cache_flight, isolation, mamba_in_cache
 from proofs import lock_ref as locks
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
@@ -35,6 +35,7 @@ SIZES = {
     },
     **{"nodes": 2, "handles": 2, "window": 1, "window_pages": 1, "window_rest": 0},
     **{"states": 3, "requests": 1, "first_node": 2, "owners": 5, "stories": 3},
+    **{"jobs": 2, "blocks": 3},
 }
 
 
@@ -165,6 +166,7 @@ MOVES = {
     "free_group_begin": begins,
     "free_group_end": nothing,
     **mamba_in_cache.MOVES,
+    **cache_flight.MOVES,
 }
 
 CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
@@ -187,6 +189,7 @@ ROUTES = {
     "evict_swa": CACHED,
     "settle_swa": f"{CACHED} free_group_begin evict_swa",
     **mamba_in_cache.ROUTES,
+    **cache_flight.ROUTES,
     **{f"{name} granted": f"{CACHED} {way}" for name, way in isolation.WAYS.items()},
 }
 
@@ -372,6 +375,7 @@ MUTANTS = (
     Mutant("reads_behind_tombstone", "admit", "reads_held_window", admits_over_tombstone),
     Mutant("frees_by_old_row", "extend", "frees_what_it_owns", reads_old_page),
     *mamba_in_cache.MUTANTS,
+    *cache_flight.MUTANTS,
     Mutant("shows_padding_for_prefix", "admit", "prefix_is_the_trees", reads_padding),
     *isolation.MUTANTS,
     *cache_effects.mutants(SIZES),
@@ -556,9 +560,12 @@ ANSWERS = {
     "state_group_begin": lambda pick, st, given: answers.set_aside(pick, st.states, given["need"]),
     "state_admit": lambda pick, st, given: answers.equipment(pick, st.states, given["request"]),
     **dict.fromkeys(
-        ("state_match", "state_second", "state_copy", "state_swap", "state_renew"),
-        lambda pick, st, _: answers.open_slot(pick, st.states),
+        ("state_second", "state_swap", "state_renew"), lambda pick, st, _: answers.open_slot(pick, st.states)
     ),
+    **dict.fromkeys(
+        ("state_match", "state_copy"), lambda pick, st, _: {**answers.open_slot(pick, st.states), "at_once": False}
+    ),
+    **dict.fromkeys(("state_match_again", "state_take_back"), lambda *_: {"at_once": False}),
 }
 UNANSWERED = {
     "continue_prefill": "The laws do not say that the tree still has a node where the cached prefix of a leaving row "
@@ -581,6 +588,7 @@ HINTS = Hints(
     places={
         **{"handle": "handles", "old": "handles"},
         **{"node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "under": "nodes", "top": "nodes"},
+        **{"job": "jobs"},
     },
     refusable=frozenset(
         {

@@ -153,7 +153,7 @@ def restores_a_blank_state(st: CacheState, session: Number, request: Number) -> 
     """The next turn of a session gets the session's state slot, which was wiped before."""
     step = mamba_in_cache.state_restore(st, session, request)
     return but(
-        step, then=state_isolation.copied(step.then, ABSENT, st.states.table(st.states.limit + session - 1, OWN))
+        step, then=state_isolation.copied(step.then, ABSENT, st.states.table(st.states.limit + session - 1, OWN), False)
     )
 
 

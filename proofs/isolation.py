@@ -119,30 +119,34 @@ def wipes_its_track(
 ) -> Step[CacheState]:
     """An admission wipes the state slots of the request's track buffer, too."""
     step = mamba_in_cache.state_admit(st, row, request, own, first, second, arrives)
-    wiped = state_isolation.copied(step.then, ABSENT, step.then.states.table(request, FIRST))
+    wiped = state_isolation.copied(step.then, ABSENT, step.then.states.table(request, FIRST), False)
     return but(step, then=wiped)
 
 
-def copies_over_a_state(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
+def copies_over_a_state(
+    st: CacheState, request: Number, node: Number, slot: Number, at_once: Truth
+) -> Step[CacheState]:
     """The state that a node gets is written over the own state of the request that gives it."""
-    step = mamba_in_cache.state_copy(st, request, node, slot)
+    step = mamba_in_cache.state_copy(st, request, node, slot, at_once)
     newest, own = (st.states.table(request, role) for role in (kept(st.states, request), OWN))
-    return but(step, then=but(step.then, contents=state_isolation.copied(st, newest, own).contents))
+    return but(step, then=but(step.then, contents=state_isolation.copied(st, newest, own, False).contents))
 
 
-def copies_over_the_other_track(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
+def copies_over_the_other_track(
+    st: CacheState, request: Number, node: Number, slot: Number, at_once: Truth
+) -> Step[CacheState]:
     """The state that a node gets is also written over the track that is not the newest."""
-    step = mamba_in_cache.state_copy(st, request, node, slot)
+    step = mamba_in_cache.state_copy(st, request, node, slot, at_once)
     newest = kept(st.states, request)
     other = st.states.table(request, FIRST + SECOND - newest)
-    return but(step, then=state_isolation.copied(step.then, slot, other))
+    return but(step, then=state_isolation.copied(step.then, slot, other, False))
 
 
-def copies_over_its_track(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
+def copies_over_its_track(st: CacheState, request: Number, node: Number, at_once: Truth) -> Step[CacheState]:
     """A request that matches again gets the state of the node into its track buffer, too."""
-    step = mamba_in_cache.state_match_again(st, request, node)
+    step = mamba_in_cache.state_match_again(st, request, node, at_once)
     own, track = (st.states.table(request, role) for role in (OWN, FIRST))
-    return but(step, then=state_isolation.copied(step.then, own, track))
+    return but(step, then=state_isolation.copied(step.then, own, track, False))
 
 
 def donates_an_old_track(st: CacheState, request: Number, node: Number) -> Step[CacheState]:

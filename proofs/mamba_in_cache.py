@@ -45,6 +45,11 @@ def _write(st: CacheState) -> Iterator[tuple[Any, ...]]:
         yield from ((request, track, Length(n, 0)) for track in (FIRST, SECOND) for n in range(int(upto) + 1))
 
 
+def _copies(calls: Any) -> Any:
+    """Each of these calls, with the copy of the state made in the order of the passes, and made at once."""
+    return lambda st: ((*asked, at_once) for asked in calls(st) for at_once in (False, True))
+
+
 def _gifts(st: CacheState) -> Iterator[tuple[Any, ...]]:
     """Each running request, each node that has no state, and a slot that is open."""
     slot = alone.open_slot(st.states)
@@ -70,8 +75,8 @@ def _sessions(name: str) -> Any:
 MOVES = {
     "state_group_begin": _alone("begin_group"),
     "state_group_end": _alone("end_group"),
-    "state_match": lambda st: ((r, o - _first_node(st), s) for r, o, s in ALONE["alloc_for_match"](st.states)),
-    "state_match_again": _match_again,
+    "state_match": _copies(lambda st: ((r, o - _first_node(st), s) for r, o, s in ALONE["alloc_for_match"](st.states))),
+    "state_match_again": _copies(_match_again),
     "state_admit": _admit,
     "state_write": _write,
     "state_track": _alone("track"),
@@ -79,15 +84,15 @@ MOVES = {
     "state_give_second": _alone("give_second"),
     "state_turn_lazy": _alone("turn_lazy"),
     "state_release": _alone("release"),
-    "state_copy": _gifts,
+    "state_copy": _copies(_gifts),
     "state_swap": _gifts,
     "state_renew": _renew,
     "state_donate": lambda st: ((r, o - _first_node(st)) for r, o in ALONE["donate"](st.states)),
     "state_evict": lambda st: ((n,) for n in alive(st.tree)),
     "evict_leaf_and_state": lambda st: ((n,) for n in alive(st.tree)),
     "state_save": _sessions("save"),
-    "state_take_back": lambda st: (
-        (session, slot) for session in st.rows.sessions.items() for slot in st.states.slots.items()
+    "state_take_back": _copies(
+        lambda st: ((session, slot) for session in st.rows.sessions.items() for slot in st.states.slots.items())
     ),
     "state_restore": lambda st: ((o - st.states.limit + 1, r) for o, r in ALONE["restore"](st.states)),
     "state_close": lambda st: ((o - st.states.limit + 1,) for (o,) in ALONE["close"](st.states)),

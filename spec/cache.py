@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from spec import (
     cache_effects,
+    cache_flight,
     cache_state,
     cache_theorems,
     content_effects,
@@ -595,9 +596,9 @@ def free_group_end(st: CacheState) -> Step[CacheState]:
     return rows_only(st, call("rows", session_trim.free_group_end, st.rows))
 
 
-# The transitions of mamba states, and the laws.
+# The transitions of mamba states and of passes in flight, and the laws.
 
-for _transition in mamba_in_cache.TRANSITIONS:
+for _transition in (*mamba_in_cache.TRANSITIONS, *cache_flight.TRANSITIONS):
     stem.transition(_transition)
 
 for _law in cache_state.LAWS:
@@ -608,6 +609,7 @@ stem.invariant(about=("rows", "states"))(mamba_in_cache.states_are_saved_once)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.states_go_with_rows)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.running_row_has_running_states)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.slot_has_row_and_states)
+stem.invariant()(cache_flight.only_passes_are_in_flight)
 stem.theorem(about=("rows", "tree"), each=cache_state.nodes_of)(cache_theorems.every_count_is_zero)
 stem.theorem(about=("rows", "tree"))(cache_theorems.quiescent)
 stem.theorem(about=("rows", "tree", "states"))(cache_theorems.states_are_quiescent)
@@ -617,6 +619,9 @@ stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of)(cache_theorems
 stem.theorem(about=("rows", "states"))(cache_theorems.reads_own_states)
 stem.theorem(about=("rows", "tree"))(cache_theorems.frees_what_it_owns)
 stem.change()(mamba_in_cache.running_keeps_its_states)
+stem.change(only=("launch",))(cache_flight.pass_is_launched)
+stem.change(only=("end_pass",))(cache_flight.pass_is_done)
+stem.change(besides=("launch", "end_pass"))(cache_flight.passes_go_on)
 
 for _law in isolation.LAWS:
     stem.invariant(about=("rows", "tree"), ledger=True)(_law)

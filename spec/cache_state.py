@@ -15,11 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spec import contents as texts
+from spec import in_flight, mamba_slots_state
 from spec import lock_ref_state as trees
-from spec import mamba_slots_state
 from spec import session_trim_state as request_rows
 from spec.contents import Contents
 from spec.finite import Map as FiniteMap
+from spec.in_flight import InFlightState
 from spec.lengths import Length, at_most, same, touched
 from spec.lock_ref_state import HELD, ROOT, LockRefState, begin, between, end, lives, over
 from spec.logic import Domain, Map, Number, Seq, Truth, but, implies, ite, no, number, total
@@ -44,13 +45,15 @@ class CacheState:
     """The parts of the cache, and the maps that tie the parts together.
 
     ``mine`` and ``carrier`` tie rows to the requests whose mamba states they use (``spec.mamba_in_cache``). ``inserts``
-    is the number of the last insert into the tree. ``contents``: what the pages hold (``spec.contents``).
+    is the number of the last insert into the tree. ``contents``: what the pages hold (``spec.contents``). ``flight``:
+    the forward passes in flight (``spec.cache_flight``); the blocks that such a pass uses are mamba state slots.
     """
 
     rows: SessionTrimState
     tree: LockRefState
     states: MambaSlotsState
     contents: Contents
+    flight: InFlightState
     handle: Map = total(1)
     holder: Map = total(1)
     reads: Map = total(2)
@@ -61,18 +64,26 @@ class CacheState:
 
 
 def initial(
-    rows: SessionTrimState, tree: LockRefState, slots: MambaSlotsState, contents: Contents | None = None
+    rows: SessionTrimState,
+    tree: LockRefState,
+    slots: MambaSlotsState,
+    contents: Contents | None = None,
+    jobs: int = 2,
 ) -> CacheState:
     """A cache of these parts in which no row reads and no handle is held (finite reading).
 
-    ``contents``: without it, the texts of requests are not told apart.
+    ``contents``: without it, the texts of requests are not told apart. ``jobs``: the most passes in flight, where each
+    row of a batch has a pass of its own.
     """
     none, held = FiniteMap(1), texts.initial() if contents is None else contents
-    return CacheState(rows, tree, slots, held, none, none, FiniteMap(2), FiniteMap(2), none, none, 0)
+    flight = in_flight.initial(jobs, slots.slots.size)
+    return CacheState(rows, tree, slots, held, flight, none, none, FiniteMap(2), FiniteMap(2), none, none, 0)
 
 
 def start(st: CacheState) -> CacheState:
-    """Before the first call: no row is in use, the tree is empty, every page and every state slot is free."""
+    """Before the first call: no row is in use, the tree is empty, every page and every state slot is free, and no pass
+    is in flight.
+    """
     return but(
         st,
         rows=request_rows.start(st.rows),
@@ -86,15 +97,18 @@ def start(st: CacheState) -> CacheState:
         carrier=st.carrier.all_to(0),
         inserts=0,
         contents=texts.start(st.contents),
+        flight=in_flight.start(st.flight),
     )
 
 
 def tables_have_room(st: CacheState) -> Truth:
     """The tables of rows and of owners, in which the law keeps what requests and tree nodes own, have a row for each
-    request and each node, and an owner for each request, each session and each node.
+    request and each node, and an owner for each request, each session and each node. A pass in flight can use each
+    state slot.
     """
     rows = st.rows.limit + st.tree.nodes.size < full_pool(st.rows).rows.size
-    return rows & (st.states.first_node + st.tree.nodes.size < st.states.owners.size)
+    owners = st.states.first_node + st.tree.nodes.size < st.states.owners.size
+    return rows & owners & (st.flight.blocks.size == st.states.slots.size)
 
 
 def home(st: CacheState, node: Number) -> Number:

@@ -30,7 +30,9 @@ def draft_is_nobodys_text(was: CacheState, now: CacheState, row: Number) -> Trut
 
 
 def request_gets_the_nodes_state(was: CacheState, now: CacheState, request: Number, node: Number) -> Truth:
-    """The own state slot of a matched request holds what the slot of the node holds, which has a state and keeps it."""
+    """The own state slot of a matched request holds what the slot of the node holds, which has a state and keeps it:
+    no pass in flight still writes one of the two, also no pass of a request that has ended (SGLang pull request 24954).
+    """
     known, source = was.contents, was.states.table(was.states.first_node + node, OWN)
     at = Length(known.state_page(source), known.state_offset(source))
     copied = holds_state(now, now.states.table(request, OWN), known.state(source), at)

@@ -10,6 +10,7 @@ request gets its row before its states, and gives its states back before its row
 from __future__ import annotations
 
 from spec import lock_ref, mamba_slots, mamba_slots_state, session_trim, state_isolation
+from spec.cache_flight import is_undisturbed
 from spec.cache_state import CacheState, home
 from spec.lengths import Length, at_most, formed
 from spec.lock_ref_state import lives
@@ -83,15 +84,26 @@ def state_group_end(st: CacheState) -> Step[CacheState]:
     return states_only(st, call("states", mamba_slots.end_group, st.states))
 
 
-def state_match(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
-    """Copy-on-write: a waiting request gets a state slot, into which the state of its matched node is copied."""
+def state_match(st: CacheState, request: Number, node: Number, slot: Number, at_once: Truth) -> Step[CacheState]:
+    """Copy-on-write: a waiting request gets a state slot, into which the state of its matched node is copied.
+
+    ``at_once``: the engine makes the copy at once, beside the passes in flight, and not in the order of the passes.
+    """
     owner = node_owner(st, node)
+    source = st.states.table(owner, OWN)
     step = states_only(st, call("states", mamba_slots.alloc_for_match, st.states, request, owner, slot))
-    return but(step, then=state_isolation.copied(step.then, st.states.table(owner, OWN), slot))
+    return but(
+        step,
+        choice=(*step.choice, is_undisturbed(st, source, slot, at_once)),
+        then=state_isolation.copied(step.then, source, slot, at_once),
+    )
 
 
-def state_match_again(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
-    """A waiting request that has a state slot matches again: the state of its matched node is copied into the slot."""
+def state_match_again(st: CacheState, request: Number, node: Number, at_once: Truth) -> Step[CacheState]:
+    """A waiting request that has a state slot matches again: the state of its matched node is copied into the slot.
+
+    ``at_once``: see ``state_match``.
+    """
     slot, source = st.states.table(request, OWN), st.states.table(node_owner(st, node), OWN)
     waits = mamba_slots_state.in_phase(st.states, request, mamba_slots_state.WAITING, "the request waits")
     return Step(
@@ -100,7 +112,8 @@ def state_match_again(st: CacheState, request: Number, node: Number) -> Step[Cac
             requires(slot != ABSENT, "the request has a state slot"),
             mamba_slots_state.stateful(st.states, node_owner(st, node)),
         ),
-        then=state_isolation.copied(st, source, slot),
+        choice=(is_undisturbed(st, source, slot, at_once),),
+        then=state_isolation.copied(st, source, slot, at_once),
     )
 
 
@@ -194,8 +207,11 @@ def state_release(st: CacheState, request: Number) -> Step[CacheState]:
 # The tree.
 
 
-def state_copy(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
-    """A tree node without a state gets a state slot, into which the newest state of a running request is copied."""
+def state_copy(st: CacheState, request: Number, node: Number, slot: Number, at_once: Truth) -> Step[CacheState]:
+    """A tree node without a state gets a state slot, into which the newest state of a running request is copied.
+
+    ``at_once``: see ``state_match``.
+    """
     source = st.states.table(request, kept(st.states, request))
     copied = call("states", mamba_slots.alloc_copy, st.states, node_owner(st, node), slot)
     noted = call("tree", lock_ref.set_mamba, st.tree, node)
@@ -207,9 +223,9 @@ def state_copy(st: CacheState, request: Number, node: Number, slot: Number) -> S
             mamba_slots.running(st.states, request),
             state_isolation.gives_state_at_its_end(st, request, node),
         ),
-        choice=copied.step.choice,
+        choice=(*copied.step.choice, is_undisturbed(st, source, slot, at_once)),
         fits=copied.step.fits,
-        then=but(state_isolation.copied(st, source, slot), states=copied.then, tree=noted.then),
+        then=but(state_isolation.copied(st, source, slot, at_once), states=copied.then, tree=noted.then),
     )
 
 
@@ -315,10 +331,11 @@ def state_save(st: CacheState, request: Number, session: Number) -> Step[CacheSt
     )
 
 
-def state_take_back(st: CacheState, session: Number, source: Number) -> Step[CacheState]:
+def state_take_back(st: CacheState, session: Number, source: Number, at_once: Truth) -> Step[CacheState]:
     """A session whose row was cut goes on from an earlier state, which is copied into the session's own state slot.
 
-    ``source``: the slot that has this state, one of the session's track buffer or of a tree node.
+    ``source``: the slot that has this state, one of the session's track buffer or of a tree node. ``at_once``: see
+    ``state_match``.
     """
     owner = session_owner(st, session)
     slot, giver = st.states.table(owner, OWN), st.states.owner(source)
@@ -328,7 +345,8 @@ def state_take_back(st: CacheState, session: Number, source: Number) -> Step[Cac
             requires(is_session(st.states, owner) & (slot != ABSENT), "the session's slot has a state"),
             requires(there, "the copied state is one of the session or of a tree node"),
         ),
-        then=state_isolation.copied(st, source, slot),
+        choice=(is_undisturbed(st, source, slot, at_once),),
+        then=state_isolation.copied(st, source, slot, at_once),
     )
 
 

@@ -4,13 +4,15 @@
 ``state_page(s)`` and the offset ``state_offset(s)``; ``EMPTY`` is the prefix without a token, whose state is blank.
 Four things write a state: a forward pass (the request's own state, and at a tracking boundary a slot of its track
 buffer), a copy, an admission, and the arrival of what was computed elsewhere. Where a slot goes from one owner to
-another, it keeps what it holds.
+another, it keeps what it holds. A pass in flight of a request that has ended still writes its slots
+(``spec.cache_flight``).
 """
 
 from __future__ import annotations
 
 from spec.cache_state import CacheState, home
-from spec.contents import EMPTY
+from spec.contents import EMPTY, UNWRITTEN
+from spec.in_flight import NO_JOB, uses
 from spec.isolation import prefix_at
 from spec.lengths import NOTHING, Length, same
 from spec.logic import Number, Requirement, Truth, but, implies, ite, no, requires
@@ -89,10 +91,26 @@ def computed(st: CacheState, row: Number) -> CacheState:
     return at(st, row, slot, committed(st.rows, row))
 
 
-def copied(st: CacheState, source: Number, slot: Number) -> CacheState:
-    """The state in which the slot holds what the slot ``source`` holds."""
+def is_in_use(st: CacheState, slot: Number) -> Truth:
+    """A pass in flight reads and writes the state slot."""
+    return st.flight.jobs.any(lambda j: (st.flight.kind(j) != NO_JOB) & uses(st.flight, j, slot))
+
+
+NOWHERE = Length(-2, 0)  # the end of no prefix
+
+
+def copied(st: CacheState, source: Number, slot: Number, at_once: Truth) -> CacheState:
+    """The state in which the slot holds what the slot ``source`` holds.
+
+    Where a copy that is made at once (see ``spec.cache_flight``) meets a pass in flight in one of the two slots, the
+    slot holds nobody's state: the pass writes it after the copy, or has not written the source before.
+    """
     known = st.contents
-    return put_state(st, slot, known.state(source), Length(known.state_page(source), known.state_offset(source)))
+    lost = at_once & (is_in_use(st, source) | is_in_use(st, slot))
+    end = Length(
+        ite(lost, NOWHERE.pages, known.state_page(source)), ite(lost, NOWHERE.rest, known.state_offset(source))
+    )
+    return put_state(st, slot, ite(lost, UNWRITTEN, known.state(source)), end)
 
 
 # What is asked of callers, and of an engine.

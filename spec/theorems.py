@@ -70,13 +70,15 @@ HEADLINES = (
         "isolation",
         "What a request reads is its own: every slot that a running request reads up to its committed length, in its "
         "own pages, its shared prefix and its window, was computed for the request's own text up to this token, and "
-        "its mamba state is the one after all its committed tokens. A shared block holds the text of each request that "
-        "reads it, and nobody writes it. A key that is found in host memory has a slot with the key's own text, which "
-        "is what a load reads. Asked of the engine: a match answers with pages of the request's own text, an "
+        "its mamba state is the one after all its committed tokens, also where it was copied while a pass of a request "
+        "that has ended was in flight. A shared block holds the text of each request that reads it, and nobody writes "
+        "it. A key that is found in host memory has a slot with the key's own text, which is what a load reads. Asked "
+        "of the engine: a match answers with pages of the request's own text, an "
         "insert that gives pages to a node compares texts rightly, and equal block hashes mean equal texts.",
         (
             *(("block_pool", law) for law in ("filled_holds_own_text", "hash_names_content", "shared_is_not_written")),
             *(("cache", law) for law in ("reads_own_text", "window_reads_own_text", "reads_state_of_own_text")),
+            *(("cache", law) for law in ("request_gets_the_nodes_state", "passes_go_on")),
             ("cache", "prefix_is_the_trees"),
             *(("host_tier", law) for law in ("found_holds_its_text", "a_load_reads_the_keys_text")),
             ("host_tier", "a_found_key_is_not_written"),
@@ -87,7 +89,7 @@ HEADLINES = (
         "Nothing is stuck: what the tree counts as evictable can be evicted; a call fits exactly where a lawful answer "
         "exists, of `admit_tail` if the match and the tail that it is called with are lawful, and of "
         "`continue_prefill` this is not proved; and from every state there are finitely many granted calls that end "
-        "all requests, sessions and transfers and give back every page, every mamba slot and every block. That an "
+        "all requests, sessions and transfers and give back every page, every mamba slot, every block and every slot of host memory. That an "
         "engine makes these calls is not said.",
         (
             *(("lock_ref", f"{what}_can_be_evicted") for what in ("a_leaf", "an_swa_part", "a_state")),

@@ -114,13 +114,13 @@ class States:
 
     def saw_match(self, row: int, has: list[int], _: Tensor) -> None:
         st = self.both.state
-        self.both.step("state_match", row, st.tree.node(st.handle(row)), has[OWN])
+        self.both.step("state_match", row, st.tree.node(st.handle(row)), has[OWN], True)
 
     def saw_copied(self, source: int, to: int, _: None) -> None:
         """A session takes an earlier state back. Other copies are a part of the call that asks for them."""
         st = self.both.state.states
         if is_held(st, to) and is_session(st, st.owner(to)):
-            self.both.step("state_take_back", st.owner(to) - st.limit + 1, source)
+            self.both.step("state_take_back", st.owner(to) - st.limit + 1, source, True)
 
     def saw_equip(self, row: int, has: list[int], _: list[int]) -> None:
         names, arrives = self.both.state.states.names, self.both.tail
@@ -140,7 +140,7 @@ class States:
         if what:
             self.both.step("state_swap", row, node, has[kept(self.both.state.states, row)])
         else:
-            self.both.step("state_copy", self.both.row, node, int(slot))
+            self.both.step("state_copy", self.both.row, node, int(slot), True)
 
     def saw_track(self, row: int, _: list[int], __: None) -> None:
         st = self.both.state.states

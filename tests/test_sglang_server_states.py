@@ -127,6 +127,43 @@ def test_a_server_that_is_wrong_about_tracked_states_is_found(plant: str, flags:
     assert "law" in said, said
 
 
+COPIES_AT_ONCE = """
+    name = "sglang.srt.mem_cache.unified_cache.components.mamba"
+    component = __import__("importlib").import_module(name).MambaComponent
+    real = component.finalize_match_result_in_cache
+    def finalize_match_result_in_cache(self, params, result):
+        result = real(self, params, result)
+        source = params.req.kv.mamba_cow_src_index if params.cow_mamba else None
+        if source is not None:
+            pool = self.cache.req_to_token_pool.mamba_pool
+            pool.copy_from(source, params.req.kv.mamba_pool_idx.view(1))
+            params.req.kv.mamba_cow_src_index = None
+        return result
+    component.finalize_match_result_in_cache = finalize_match_result_in_cache
+"""
+# One row, and state slots for little more. An answer ends by its stop token while the next step is in flight, and the
+# request that waits has a prompt that the tree knows.
+STOPS = [
+    *(asks(0, 9, 2, fork=0), turn(12), {**asks(1, 3, 9, fork=2), "stop": 5}, turn(2), asks(2, 10, 4, fork=0), turn(12)),
+    *({**asks(3, 3, 9, fork=3), "stop": 5}, turn(2), asks(4, 10, 4, fork=0), turn(12)),
+]
+
+
+@pytest.mark.engine
+def test_a_server_that_copies_a_state_beside_a_pass_in_flight_is_found() -> None:
+    """Its lawful neighbours put the copy off, or do not overlap their steps."""
+    usual = tracking(*TRACKED)
+    few = ("--max-mamba-cache-size", "6", "--max-running-requests", "1")
+    overlapped = {**usual, "flags": [*usual["flags"], *few]}
+    apart = {**overlapped, "flags": [*overlapped["flags"], NORMAL]}
+    found, neighbour = sent((overlapped, STOPS), (apart, STOPS), plant=COPIES_AT_ONCE)
+    assert found.get("law") == "state_match", found
+    assert "no pass in flight uses a slot of a copy that is made at once" in found["detail"]
+    for lawful in (neighbour, *sent((overlapped, STOPS))):
+        assert not {"law", "error", "refused"} & lawful.keys(), lawful
+        assert lawful["done"]["state_match"] >= 2
+
+
 @pytest.mark.engine
 def test_a_prompt_in_chunks_may_be_computed_beside_requests_that_decode() -> None:
     """Neighbours of two kept traces: there a node gets a state that is not the one at the end of its key."""

@@ -62,6 +62,8 @@ CLAIMS: dict[str, Claim] = {
     "state_take_back": own_way("An engine may keep the row of a session as it was, and take no earlier state back."),
     "state_restore": taken_by("admit", where=SESSIONS_WITH_STATES),
     "state_close": taken_by("close", where=SESSIONS_WITH_STATES),
+    "launch": taken_by("admit", "decode", where=STATES),
+    "end_pass": taken_by("admit", "decode", "land", where=STATES),
 }
 
 

@@ -16,6 +16,7 @@ class CacheExclusion(StrEnum):
     EARLY_RELEASE_OF_ANSWER = "cache.early_release_of_answer"
     # A lazy track buffer that gets its second slot, and no pass that writes the slot before anything else happens.
     UNWRITTEN_TRACK = "cache.unwritten_track"
+    COPY_AT_ONCE = "cache.copy_at_once"  # passes that stay in flight while requests leave and come
     WAITING_COPY = "cache.waiting_copy"  # a first turn of a session that matches and may have to wait
 
 

@@ -72,10 +72,18 @@ class CacheMachine(RequestRules):
         """Sends one operation, unless it is a known difference."""
         if "slide" in arguments and self.excludes(CacheExclusion.SLIDE_PAST_LEAF):
             arguments = {**arguments, "slide": False}
+        if op == "decode" and self.steps_overlap():
+            arguments = {**arguments, "flies": True}
         if op not in INSERTS or not self._breaks(op, arguments):
             super().do(op, **arguments)
         if op == "boundary" and self.excludes(CacheExclusion.UNWRITTEN_TRACK):
             super().do("track", **arguments)
+
+    def steps_overlap(self) -> bool:
+        """The pass of the next decode step stays in flight: in half of the steps, where that can be."""
+        return (
+            self.run.overlaps and len(self.lock.trace.steps) % 2 == 1 and not self.excludes(CacheExclusion.COPY_AT_ONCE)
+        )
 
     def _breaks(self, op: str, arguments: Json) -> bool:
         request = arguments["request"]

@@ -7,11 +7,14 @@ exchange pages, the tree's nodes tell what became of the pages, and which node a
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from conformance.driver.diff import FieldDifference, Names
 from conformance.driver.lockstep import Calls, EngineCall, Finding, Ignores, Law, nothing
 from conformance.driver.operations import Tokens, operation, operations_of
 from conformance.driver.protocol import Json, Key, Misuse
 from conformance.driver.shadow import Shadow
+from conformance.stems.cache.flights import Flights, PassOfRow
 from conformance.stems.cache.nodes import CacheNodes
 from conformance.stems.cache.projection import (
     NOTHING,
@@ -58,7 +61,8 @@ def first_state(config: Json, stateful: bool, stories: Stories, requests: int = 
     buffered, doubled, lazy = (stateful and bool(config[name]) for name in ("buffered", "doubled", "lazy"))
     count = config["size_mamba"] if stateful else 1
     slots = mamba_slots_state.initial(count, requests, config["sessions"], nodes + 1, (buffered, doubled, lazy))
-    return law.initial(first_rows(config, nodes + 1), kept, slots, stories.contents())
+    jobs = 2 * config["rows"]  # two steps in flight
+    return law.initial(first_rows(config, nodes + 1), kept, slots, stories.contents(), jobs)
 
 
 class CacheRun:
@@ -82,6 +86,7 @@ class CacheRun:
         self.law = Law(law.stem, first_state(config, self.stateful, self.stories, owners), strict, ignores)
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)
+        self.flights = Flights(self.law)
         self.calls = self.states.calls = RequestCalls(self, config)
         self.operations = operations_of(self.calls, self)
         self.law.names = Names(self._node_name, self._row_name, self._owner_name, holders=self._holders)
@@ -378,6 +383,31 @@ class CacheRun:
         session = self.calls.requests[request].session
         turn = not self.stateful or (session and self.rows.slot(session))
         return bool(turn or self.states.fits(request, prefix > 0))
+
+    # Passes in flight. Without states no pass uses what the law of passes speaks of.
+
+    @property
+    def overlaps(self) -> bool:
+        """Steps overlap in servers whose requests have track buffers, and not in those whose tree gets copies."""
+        return self.stateful and bool(self.law.state.states.buffered)
+
+    @property
+    def flies(self) -> bool:
+        """A pass is in flight."""
+        return self.flights.any
+
+    def launched(self, requests: Collection[int], flies: bool) -> None:
+        """Explains that one pass over these requests was launched. Where it ``flies``, it alone is in flight: the
+        result of the pass before it is there, as where a scheduler processes that result next.
+        """
+        if self.stateful:
+            self.flights.launched([PassOfRow(self.calls.row_of[request]) for request in requests])
+            self.flights.ended_but(1 if flies else 0)
+
+    def landed(self, request: int | None = None) -> None:
+        """Explains that the passes in flight are done, where one of them is of this request (``None``: any)."""
+        if request is None or self.flights.of(self.calls.row_of[request]):
+            self.flights.ended_but(0)
 
     # States.
 

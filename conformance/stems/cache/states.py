@@ -118,7 +118,7 @@ class CacheStates:
         alone = self.state.group == 0
         if alone:
             self.law.engine_step("state_group_begin", 1, Seq([slot]))
-        self.step("state_match", request, node, slot)
+        self.step("state_match", request, node, slot, slot in self.seen.at_once)
         if alone:
             self.law.engine_step("state_group_end")
 
@@ -144,7 +144,7 @@ class CacheStates:
         source = next((source for source, target in reversed(self.seen.copies or ()) if target == slot), ABSENT)
         node = next((n for n in self.nodes.at.values() if source and self.nodes.state_slot(n) == source), None)
         if node is not None:
-            self.step("state_match_again", request, node)
+            self.step("state_match_again", request, node, slot in self.seen.at_once)
 
     def _number(self, key: Key) -> int:
         """The law's number of a node that has a state. Raises ``Finding`` if the tree does not have the node."""
@@ -261,7 +261,8 @@ class CacheStates:
         for key in self.nodes.given():
             (was, now), number = self._newest(request), self.nodes.at[key]
             if was == now:
-                self.step("state_copy", request, number, self._slot(key))
+                slot = self._slot(key)
+                self.step("state_copy", request, number, slot, slot in self.seen.at_once)
             else:
                 self.step("state_swap", request, number, now)
         self._renew(request)
@@ -324,7 +325,7 @@ class CacheStates:
         own = self.state.table(self.state.limit + session - 1, OWN)
         for source, target in self.seen.copies or ():
             if target == own != ABSENT:
-                self.law.engine_step("state_take_back", session, source)
+                self.law.engine_step("state_take_back", session, source, own in self.seen.at_once)
 
     def save(self, row: int, session: int) -> None:
         """Explains that all slots of a turn went to its session's slot, where a state may have been tracked just

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -32,7 +32,9 @@ class MambaSlotsSnapshot:
     names, also of requests that are gone if the engine keeps the record. ``rows``: what the kernels read for each
     request's row. ``sessions``: what each session's slot names. ``nodes``: the state slot of each tree node that has
     one, by ``Key``. ``copies``: the states that were copied since the snapshot before, in order, each as the slot that
-    was read and the slot that was written; ``None`` in an engine that does not show this.
+    was read and the slot that was written; ``None`` in an engine that does not show this. ``at_once``: the slots
+    that were written by those of these copies that do not run in the order of the forward passes, but beside the passes
+    in flight, as on another stream of the device.
     """
 
     free: list[int]
@@ -43,6 +45,7 @@ class MambaSlotsSnapshot:
     sessions: Mapping[int, SlotNames] = field(default_factory=dict)
     nodes: Mapping[Key, int] = field(default_factory=dict)
     copies: Sequence[tuple[int, int]] | None = None
+    at_once: Collection[int] = ()
 
 
 class MambaSlotsEngine(Engine, Protocol):

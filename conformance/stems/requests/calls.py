@@ -131,6 +131,24 @@ class RowRun(Protocol):
     def fits_beside(self, request: int, prefix: int) -> bool:
         """There is enough of what a request needs beside pages and a row. ``prefix``: its matched tokens."""
 
+    @property
+    def overlaps(self) -> bool:
+        """The pass of a step may be in flight while its requests leave and others come: the engine's requests have
+        mamba states and track buffers, as where steps overlap.
+        """
+
+    @property
+    def flies(self) -> bool:
+        """A pass is in flight."""
+
+    def launched(self, requests: Collection[int], flies: bool) -> None:
+        """Explains that one forward pass over these requests was launched. ``flies``: it is in flight from now on;
+        otherwise it is done, and so is every pass before it.
+        """
+
+    def landed(self, request: int | None = None) -> None:
+        """Explains that the passes in flight are done, where one of them is of this request (``None``: any)."""
+
     def tracks(self, request: int) -> bool:
         """Whether the request's state must be tracked after this forward pass. If so, the law has taken the step."""
 
@@ -351,6 +369,7 @@ class RequestCalls:
         self.explain_begin(request, known, answer.prefix)
         if unknown and upto == len(known.tokens):
             self.grow("extend", request, upto)
+            self.run.launched([request], False)
         else:
             yield from self._prefilled(request, upto)
 
@@ -521,6 +540,7 @@ class RequestCalls:
     def _prefilled(self, request: int, upto: int) -> Calls:
         """The row takes its new slots. Then its prompt goes to the tree."""
         self.grow("extend", request, upto)
+        self.run.launched([request], False)
         yield None
         yield from self._cached(request)
 
@@ -587,9 +607,16 @@ class RequestCalls:
         return Seq(chosen), Seq(swa_slot(mapping, page * size) // size for page in chosen)
 
     @operation
-    def decode(self, requests: list[int], slide: bool = False) -> Calls:
-        """One decode step of a batch. ``slide``: the windows move first."""
+    def decode(self, requests: list[int], slide: bool = False, flies: bool = False) -> Calls:
+        """One decode step of a batch. ``slide``: the windows move first.
+
+        ``flies``: its pass is in flight from then on, as where steps overlap: the scheduler goes on with the result of
+        the step before, by which requests of the batch may end. The pass is done where its result is needed, with the
+        next pass, or by ``land``.
+        """
         self._batch(requests)
+        if flies and not self.run.overlaps:
+            raise Misuse("a pass stays in flight where requests have mamba states and track buffers")
         growth = [(n, n + 1) for n in (self.tokens(self.row_of[r]) for r in requests)]
         yield from self._slide(requests if slide and self.fits(growth) else [])
         sampled = [self.requests[r].next()[0] for r in requests]
@@ -605,6 +632,15 @@ class RequestCalls:
             known = self.requests[request]
             known.least = len(known.sampled)
             known.sampled.append(one)
+        self.run.launched(requests, flies)
+
+    @operation
+    def land(self) -> Calls:
+        """The pass in flight is done."""
+        if not self.run.flies:
+            raise Misuse("no pass is in flight")
+        self.run.landed()
+        yield None
 
     @operation
     def reserve(self, request: int, more: Tokens, slide: bool = False) -> Calls:
@@ -624,6 +660,7 @@ class RequestCalls:
             self.law.refused("reserve", self.fits([(now, now + more)]))
             return
         self.grow("reserve", request, now + more)
+        self.run.launched([request], False)
 
     def _batch(self, requests: list[int]) -> None:
         """Raises ``Misuse`` unless the requests can decode in one batch."""
@@ -656,6 +693,7 @@ class RequestCalls:
             raise Misuse("a turn of a session puts only its input into the tree")
         if upto < self.run.least_checkpoint(request):
             raise Misuse("a checkpoint has every token up to the newest state, which the tree gets with them")
+        self.run.landed(request)
         yield EngineCall("checkpoint", lambda: self.engine.checkpoint(request, upto))
         known.cached = max(known.cached, upto)
         self.explain_shared(request, self.row_of[request])
@@ -671,6 +709,7 @@ class RequestCalls:
         known.least = len(known.sampled)
         known.sampled += accepted
         self.passes.verified(request, known, count)
+        self.run.launched([request], False)
         yield EngineCall("commit", lambda: self.engine.commit(request, list(accepted)))
 
     def _slide(self, requests: Sequence[int]) -> Calls:
@@ -715,6 +754,8 @@ class RequestCalls:
         self._may_end_at(known, request, out)
         if len(known.tokens) + out < known.cached:
             raise Misuse(f"the first {known.cached} tokens of the request are in the tree: sent must not end before")
+        if out == len(known.sampled):
+            self.run.landed(request)
         yield EngineCall("finish", lambda: self.engine.finish(request, out))
         self.passes.ended(request)
         self.explain_left(request, known.tokens + known.sampled[:out])
@@ -742,6 +783,7 @@ class RequestCalls:
         known = self.running(request)
         if self.prefilling(request):
             self.must_offer("abort_chunked")
+        self.run.landed(request)
         yield EngineCall("abort", lambda: self.engine.abort(request))
         self.passes.ended(request)
         self.explain_left(request, known.text)
@@ -761,6 +803,8 @@ class RequestCalls:
             raise Misuse("sent must be the whole answer, or all but its last token")
         again = RunRequest(known.session, known.tokens + known.sampled[:out], known.fork, mark=known.mark)
         self._may_arrive(again)
+        if out == len(known.sampled):
+            self.run.landed(request)
         yield EngineCall("retract", lambda: self.engine.retract(request, out))
         self.explain_left(request, again.tokens)
         self.requests[request] = again

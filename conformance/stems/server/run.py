@@ -15,6 +15,7 @@ from conformance.driver.diff import FieldDifference
 from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding, Ignores, Operation, nothing
 from conformance.driver.operations import AnyTokens, Tokens, operation, operations_of
 from conformance.driver.protocol import Json, Misuse
+from conformance.stems.cache.flights import PassOfRow
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.requests.request import RunRequest, token
@@ -30,6 +31,7 @@ from conformance.stems.server.protocol import (
 )
 from spec.cache_state import CacheState
 from spec.lengths import in_pages
+from spec.mamba_slots_state import FIRST, OWN
 
 COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A forward pass computes the tokens of its requests' texts, and writes the slots of their rows."
@@ -291,6 +293,18 @@ class ServerRun:
             if one.tracked is not None:
                 self.calls.passes.tracks(one.request, self.calls.requests[one.request], *one.tracked)
                 self.cache.states.written(one.request, *one.tracked)
+        if self.cache.stateful:
+            self.cache.flights.ended_but(1)  # of two steps in flight, a server processes the older one next
+            self.cache.flights.launched(map(self._pass_of_row, event.passes))
+
+    def _pass_of_row(self, one: ServerPass) -> PassOfRow:
+        """The pass, with the law's numbers."""
+        track = OWN if one.tracked is None else FIRST + self.cache.states.tracks(one.request).index(one.tracked[0])
+        return PassOfRow(self.calls.row_of[one.request], track)
+
+    def _resulted(self, _: ServerEvent) -> None:
+        """The result of the oldest step in flight has come."""
+        self.cache.flights.ended()
 
     def _computes_own(self, one: ServerPass, known: RunRequest) -> None:
         """Raises ``Finding`` if a pass computes other tokens than those of the text, or writes other slots than those

@@ -5,6 +5,8 @@ Of the tree it follows only which pages the tree owns. Its nodes and locks belon
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from conformance.driver.diff import FieldDifference
 from conformance.driver.lockstep import Calls, EngineCall, Ignores, Law, nothing
 from conformance.driver.operations import Tokens, operation, operations_of
@@ -174,6 +176,22 @@ class SessionTrimRun:
         """True: a request needs only pages and a row."""
         del request, prefix
         return True
+
+    @property
+    def overlaps(self) -> bool:
+        """False: there are no mamba states."""
+        return False
+
+    @property
+    def flies(self) -> bool:
+        """False: what a pass writes into pages is in the order of the passes, and the law of rows has no passes."""
+        return False
+
+    def launched(self, requests: Collection[int], flies: bool) -> None:
+        """Nothing to explain."""
+
+    def landed(self, request: int | None = None) -> None:
+        """Nothing to explain."""
 
     def tracks(self, request: int) -> bool:
         """False: there are no mamba states."""

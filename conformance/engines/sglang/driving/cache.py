@@ -433,7 +433,7 @@ class DrivenCache:
             },
             sessions={int(name): slot_names(slot) for name, slot in self.scheduler.slots.items() if name not in busy},
             nodes=tree_states(tree),
-            copies=self.memory.copies(),
+            **self.memory.copies()._asdict(),
         )
 
 

@@ -18,7 +18,7 @@ from conformance.engines.sglang.kinds import LOCKED
 from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.records import STATE
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
-from conformance.engines.sglang.releases.states import watched_copies
+from conformance.engines.sglang.releases.states import CopiesOfStates, MadeCopies
 
 
 @dataclass
@@ -51,7 +51,7 @@ class SGLangMemory:
         self.pools = self._pools()
         self.rows = self._rows()
         self.state_slots: Any = self.release.state_slots(self.rows)
-        self._copies = [] if self.state_slots is None else watched_copies(self.rows.mamba_pool)
+        self._copies = CopiesOfStates(None if self.state_slots is None else self.rows.mamba_pool)
         self.tree = self.release.tree(
             self.kind,
             self.components,
@@ -91,19 +91,19 @@ class SGLangMemory:
     def copy_matched(self, request: Any) -> None:
         """The state of the node that the request has matched is copied to its own.
 
-        Some releases put this copy off: a match only notes the slot of the node's state, and the batch that takes the
-        request copies it. The scheduler makes this batch at once; in between it does nothing else.
+        Some releases put this copy off: a match only notes the slot of the node's state, and the forward pass of the
+        batch that takes the request copies it. The scheduler makes this batch at once; in between it does nothing else.
         """
         if self.state_slots is None:
             return
         source = records.take_matched(request)
         if source is not None:
-            self.rows.mamba_pool.copy_from(source, records.read(request, STATE).view(1))
+            with self._copies.in_order():
+                self.rows.mamba_pool.copy_from(source, records.read(request, STATE).view(1))
 
-    def copies(self) -> list[tuple[int, int]]:
-        """The copies of states since the last time that somebody asked, each as the slots read and written."""
-        found, self._copies[:] = list(self._copies), []
-        return found
+    def copies(self) -> MadeCopies:
+        """The copies of states since the last time that somebody asked."""
+        return self._copies.taken()
 
     def _pools(self) -> PoolAdapter | PairAdapter:
         if "swa" in self.components:

@@ -204,7 +204,7 @@ class RecordedStates:
             rows={n: slots_in_row(self.rows, row, self.memory.buffers.buffered) for n, row in rows.items()},
             sessions={int(name): slot_names(slot) for name, slot in slots.items() if name not in shared},
             nodes=self.memory.reader.states(),
-            copies=self.memory.copies(),
+            **self.memory.copies()._asdict(),
         )
 
 

@@ -246,7 +246,7 @@ class DrivenMambaSlots:
             rows={n: slots_in_row(self.rows, row, self.memory.buffers.buffered) for n, row in rows.items()},
             sessions={number: slot_names(slot) for number, slot in sessions.items()},
             nodes=self.memory.reader.states(),
-            copies=self.memory.copies(),
+            **self.memory.copies()._asdict(),
         )
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from conformance.engines.sglang.releases.release import TrackBuffers
+
+
+class MadeCopies(NamedTuple):
+    """Copies of states. ``copies``: each as the slots read and written. ``at_once``: see ``MambaSlotsSnapshot``."""
+
+    copies: list[tuple[int, int]]
+    at_once: frozenset[int]
 
 
 def track_buffers(rows: Any) -> TrackBuffers:
@@ -17,16 +26,43 @@ def track_buffers(rows: Any) -> TrackBuffers:
     return TrackBuffers(True, doubled, bool(getattr(rows, "enable_mamba_extra_buffer_lazy", False)))
 
 
-def watched_copies(pool: Any) -> list[tuple[int, int]]:
-    """From now on the copies that the release makes in this pool of states are put on the list that is returned, each
-    as the slots read and written.
+class CopiesOfStates:
+    """The copies that a release makes in its pool of states, from now on. ``pool``: ``None`` where there are no states.
+
+    A copy is made at once, on the stream of the scheduler, unless it is made ``in_order``: as a part of a forward pass.
     """
-    copies: list[tuple[int, int]] = []
-    real = pool.copy_from
 
-    def copy_from(sources: Tensor, targets: Tensor) -> Any:
-        copies.extend(zip(sources.view(-1).tolist(), targets.view(-1).tolist(), strict=True))
-        return real(sources, targets)
+    def __init__(self, pool: Any) -> None:
+        self._made: list[tuple[int, int]] = []
+        self._at_once: set[int] = set()
+        self._in_order = False
+        if pool is not None:
+            self._watch(pool)
 
-    pool.copy_from = copy_from
-    return copies
+    def _watch(self, pool: Any) -> None:
+        real = pool.copy_from
+
+        def copy_from(sources: Tensor, targets: Tensor) -> Any:
+            written = targets.view(-1).tolist()
+            self._made.extend(zip(sources.view(-1).tolist(), written, strict=True))
+            if not self._in_order:
+                self._at_once.update(written)
+            return real(sources, targets)
+
+        pool.copy_from = copy_from
+
+    @contextmanager
+    def in_order(self) -> Iterator[None]:
+        """While this lasts, copies are made in the order of the forward passes."""
+        before, self._in_order = self._in_order, True
+        try:
+            yield
+        finally:
+            self._in_order = before
+
+    def taken(self) -> MadeCopies:
+        """The copies since the last time that somebody asked."""
+        made = MadeCopies(list(self._made), frozenset(self._at_once))
+        self._made.clear()
+        self._at_once.clear()
+        return made

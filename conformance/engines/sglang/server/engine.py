@@ -7,6 +7,7 @@ The server's event loop runs in a greenlet of its own. It stops where it polls f
 from __future__ import annotations
 
 from array import array
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any
 
@@ -23,13 +24,19 @@ from conformance.engines.sglang.server.reading import ServerReader
 from conformance.engines.sglang.server.runner import runner_class
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
-from conformance.engines.sglang.server.watching import STATES_BEGUN, STATES_ENDED, ServerWatch, watch_functions
+from conformance.engines.sglang.server.watching import (
+    RESULTED,
+    STATES_BEGUN,
+    STATES_ENDED,
+    ServerWatch,
+    watch_functions,
+)
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import ADMITTED, POLL, Pause, ServedRequest, ServerEvent, ServerPass
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
-FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED)
+FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED, RESULTED)
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
 
@@ -58,7 +65,9 @@ class Servers:
         output = imported.module(RUNNER).ModelRunnerOutput
         self.launcher = Launcher(imported)
         self.sockets: dict[str, Socket] = {}
-        runner = partial(runner_class, logits=runtime, output=output, passes=self._passed)
+        runner = partial(
+            runner_class, logits=runtime, output=output, passes=self._passed, in_order=self._copies_in_order
+        )
         place = Place(imported, self._socket, runner, ServerClock(self._turns), self._running)
         put_in_place(place)
         watch_functions(imported)
@@ -81,6 +90,9 @@ class Servers:
 
     def _passed(self, passes: list[ServerPass]) -> list[list[int]]:
         return self._running().passed(passes)
+
+    def _copies_in_order(self) -> AbstractContextManager[None]:
+        return self._running().copies_in_order()
 
 
 class SGLangServer:
@@ -111,6 +123,8 @@ class SGLangServer:
         self._watch = ServerWatch(self)
         self._watch.watch(self.scheduler)
         self._reader = ServerReader(self.release, self.scheduler, self)
+        if self._reader.stateful:
+            self._watch.watch_results(self.scheduler)
         self.shape = self._reader.shape(config)
         self.ran = self._reader.ran
         self.overlaps = bool(self.scheduler.enable_overlap)
@@ -235,6 +249,10 @@ class SGLangServer:
         self._batch = len(passes)
         self._stop(ServerEvent("passed", {one.request: self._known(one.request) for one in passes}, passes))
         return [[token(at, self._forks[one.request]) for at in one.sampled] for one in passes]
+
+    def copies_in_order(self) -> AbstractContextManager[None]:
+        """While this lasts, the server copies states as a part of a forward pass."""
+        return self._reader.copies.in_order()
 
     def accepts(self, request: int, start: int, most: int) -> int:
         """How much of a draft is accepted: one token at least, and any number up to all of them."""

@@ -12,7 +12,7 @@ from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.nodes import is_handle
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import says_tracked_lengths, sorts_freed_pages
-from conformance.engines.sglang.releases.states import track_buffers, watched_copies
+from conformance.engines.sglang.releases.states import CopiesOfStates, track_buffers
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
 from conformance.stems.lock_ref.protocol import LockRefSnapshot
 from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot
@@ -46,7 +46,7 @@ class ServerReader:
         self.components = ("full", *(["swa"] if self.windowed else []), *(["mamba"] if self.stateful else []))
         self._states: Any = release.state_slots(self.rows) if self.stateful else None
         self.buffers = track_buffers(self.rows)
-        self._copies = watched_copies(self.rows.mamba_pool) if self.stateful else []
+        self.copies = CopiesOfStates(self.rows.mamba_pool if self.stateful else None)
         adapter = PairAdapter if self.windowed else PoolAdapter
         self._pools = adapter(allocator, self.page_size, released=release.release_list)
         self.begin()
@@ -103,7 +103,6 @@ class ServerReader:
         lent = {name for name, slot in self._slots.items() if any(records.shared(requests[n], slot) for n in running)}
         shown = {n: known for n, known in requests.items() if n in running or records.row(known) is None}
         rows = {n: row for n in running if (row := records.row(requests[n])) is not None}
-        copies, self._copies[:] = list(self._copies), []
         return MambaSlotsSnapshot(
             free=self._states.free_slots.tolist(),
             available=int(self._states.available_size()),
@@ -112,7 +111,7 @@ class ServerReader:
             rows={n: slots_in_row(self.rows, row, self.buffers.buffered) for n, row in rows.items()},
             sessions={int(name): slot_names(slot) for name, slot in self._slots.items() if name not in lent},
             nodes=tree_states(tree),
-            copies=copies,
+            **self.copies.taken()._asdict(),
         )
 
     def _rows(self, pools: SwaMappingSnapshot) -> SessionTrimSnapshot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,10 +12,16 @@ from conformance.driver.protocol import EngineError
 from conformance.stems.server.protocol import ServerPass
 
 
-def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[ServerPass]], list[list[int]]]) -> type:
+def runner_class(
+    base: Any,
+    logits: Any,
+    output: Any,
+    passes: Callable[[list[ServerPass]], list[list[int]]],
+    in_order: Callable[[], AbstractContextManager[None]],
+) -> type:
     """The release's ``ModelRunner`` without a device. ``logits``, ``output``: the release's types of what a forward
     pass returns. ``passes`` is told what each pass computes, and says which tokens it samples for each request: here
-    one.
+    one. While ``in_order`` lasts, states are copied as a part of a pass.
     """
 
     class Runner(base):  # type: ignore[misc]
@@ -28,7 +35,8 @@ def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[Ser
 
         def forward(self, forward_batch: Any, **_: Any) -> Any:
             """One pass over a batch. First the states are copied that its requests begin with."""
-            self._maybe_execute_deferred_mamba_cow_and_clear(forward_batch)
+            with in_order():
+                self._maybe_execute_deferred_mamba_cow_and_clear(forward_batch)
             self.sampled = [token for tokens in passes(passes_of(forward_batch)) for token in tokens]
             return output(logits_output=logits(next_token_logits=None), can_run_graph=False)
 

@@ -63,6 +63,7 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
 
 
 STATES_BEGUN, STATES_ENDED = "states_begun", "states_ended"
+RESULTED = "resulted"
 BATCH, RESULTS = "managers.schedule_batch", "managers.scheduler_components.batch_result_processor"
 PROCESSOR = "SchedulerBatchResultProcessor"
 VERIFIED = f"{PROCESSOR}._resolve_spec_v2_tokens"
@@ -171,6 +172,17 @@ class ServerWatch:
             thing = part(scheduler, attribute)
             for name, real in calls(thing, kinds).items():
                 setattr(thing, name, self._telling(real, kinds[name]))
+
+    def watch_results(self, scheduler: Any) -> None:
+        """Tells before this server processes the result of a step: the passes of the step are done then."""
+        real = scheduler.process_batch_result
+
+        @functools.wraps(real)
+        def call(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            self._told.tell(RESULTED, None)
+            return real(batch, *args, **kwargs)
+
+        scheduler.process_batch_result = call
 
     def _checked(self, real: Callable[..., Any], what: str, later: bool) -> Callable[..., Any]:
         @functools.wraps(real)
