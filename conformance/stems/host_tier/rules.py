@@ -21,7 +21,7 @@ from conformance.stems.machine import StemMachine
 from spec.host_tier_state import WRITING
 
 REQUESTS = 3
-LAST = 19  # of the picks
+WORK, LAST = 10, 19  # of the picks: what a request does comes before WORK, the last one is a reset
 CONFIG = {
     "slots": st.sampled_from((3, 2, 1, 4, 5)),
     "keys": st.sampled_from((8, 5, 3, 6, 7)),
@@ -88,10 +88,10 @@ class HostTierMachine(StemMachine):
         for request, how, text, place in moves:
             if how == LAST:
                 self._reset(place)
-            elif how > 10 and self.begun.jobs:
+            elif how >= WORK and self.begun.jobs:
                 self._goes_on(how, place)
             elif request in self.begun.requests:
-                self._works(request, self.begun.requests[request], how, place)
+                self._works(request, self.begun.requests[request], how % WORK, place)
             else:
                 self._begins(request, TEXTS[text])
 
@@ -102,15 +102,15 @@ class HostTierMachine(StemMachine):
 
     def _works(self, request: int, of: HostRequest, how: int, place: int) -> None:
         first = place % len(of.keys)
-        if how < 4:
+        if how < 3:
             self._offer(request, of, how, place)
         elif how < 7:
             self._load(request, of, place)
         elif how == 7:
-            self.do("look_up", request=request, first=first, last=len(of.keys))
-        elif how == 8:
             self._touch(request, of, first)
-        elif how == 9:
+        elif how == 8 and place < 3:
+            self.do("look_up", request=request, first=first, last=len(of.keys))
+        elif place < 2:
             self._compute(request, of, of.filled + 1 + place)
         else:
             self.do("finish", request=request)
@@ -129,7 +129,7 @@ class HostTierMachine(StemMachine):
         self._compute(request, of, of.filled + (place + 1) * self.begun.parts)
         whole = of.filled // self.begun.parts
         loads = any(job.of is of and not job.stores for job in self.begun.jobs.values())
-        first = place % whole if whole and how == 3 else 0
+        first = place % whole if whole and how == 2 else 0
         if not whole or loads or not (job := self._free_job()):
             return
         for lost, known in list(self.begun.jobs.items()):
@@ -140,9 +140,12 @@ class HostTierMachine(StemMachine):
             self.do("offer", request=request, first=first, last=whole, job=job)
 
     def _load(self, request: int, of: HostRequest, place: int) -> None:
+        """A request loads what it finds. Some schedulers touch all its keys before."""
         has_job = any(job.request == request for job in self.begun.jobs.values())
         job = self._free_job()
         if job and not has_job and of.filled < len(of.keys) * self.begun.parts:
+            if place % 2:
+                self._touch(request, of, 0)
             self.do("load", request=request, count=1 + place % len(of.keys), job=job)
 
     def _touch(self, request: int, of: HostRequest, first: int) -> None:
@@ -158,14 +161,14 @@ class HostTierMachine(StemMachine):
         job = sorted(jobs)[place % len(jobs)]
         known = jobs[job]
         if known.flies:
-            self.do("end", job=job, well=how != 11)
-        elif known.begun or how == 12:
+            self.do("end", job=job, well=how != WORK)
+        elif known.begun or how == WORK + 1:
             self.do("report", job=job)
         else:
             self.do("start", job=job)
 
     def _reset(self, place: int) -> None:
-        if place < 3:
+        if place < 2:
             self.do("reset")
 
     def _free_job(self) -> int | None:

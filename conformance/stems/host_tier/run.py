@@ -23,8 +23,8 @@ from conformance.stems.host_tier.projection import host_problems, phase_of, proj
 from conformance.stems.host_tier.protocol import FOUND, PENDING, HostTierEngine, HostTierSnapshot, Offered
 from spec import host_tier as law
 from spec.finite import Seq
-from spec.host_tier_state import ABSENT, READY, WRITING, HostTierState, copies, is_untouched
-from spec.in_flight import NO_JOB, flies
+from spec.host_tier_state import ABSENT, READY, WRITING, HostTierState, copies
+from spec.in_flight import NO_JOB
 
 JOBS, MOST = 4, 4  # jobs at a time, and keys of a request
 KNOWN = "answers_for_what_was_offered"
