@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from driven import Variant, sampled
+from driven import RIGHT, Variant, sampled
 from hypothesis import seed
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -80,7 +80,7 @@ SEEDS: dict[StrEnum, int] = {
 
 def engine(stem: str, config: Json) -> Any:
     """Ours, as if it had a front door for clients."""
-    made = OURS[stem](config)
+    made = RIGHT[stem](config)
     if stem not in ("session_trim", "cache"):
         return made
     return Variant(made, lacks=frozenset(made.lacks) - set(CLIENTS))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driven import SOAK, driven, sampled
+from driven import RIGHT, SOAK, driven, sampled
 
 from conformance.driver import lockstep
 from conformance.driver.lockstep import (
@@ -75,7 +75,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[Json], 
 
     monkeypatch.setattr(LockStep, "_answer", answering)
     monkeypatch.setattr(LockStep, "judge", judging)
-    return lambda stem: lambda config: Logged(OURS[stem](config))
+    return lambda stem: lambda config: Logged(RIGHT[stem](config))
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -265,9 +265,9 @@ def told(finding: Finding | None) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("stem", sampled(STEMS, 2))
 def test_our_engines_conform_with_every_law_at_every_judgement(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    default = check(stem, OURS[stem], Search(examples=12))
+    default = check(stem, RIGHT[stem], Search(examples=12))
     monkeypatch.setattr(lockstep, "OFTEN", 1)
-    assert check(stem, OURS[stem], Search(examples=12)) == default
+    assert check(stem, RIGHT[stem], Search(examples=12)) == default
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -46,7 +46,7 @@ class Offloading:
     # Managers.
 
     def manager(self, config: Json) -> Any:
-        """A manager of ``slots`` slots with a policy, a threshold and events. ``Unsupported`` where it has not these."""
+        """A manager of a configuration (``HostTierEngine``). ``Unsupported`` where the release has none like it."""
         made = self._with_policy(config)
         if config["threshold"] > 1 and not self._counts_itself:
             return self._counting(made, config["threshold"])

@@ -11,7 +11,7 @@ from conformance.stems.host_tier.protocol import FOUND, PENDING
 from proofs import host_tier as wrong
 from proofs.hints import Transition, altered, unchosen
 from spec import host_tier as law
-from spec.host_tier_state import HostTierState
+from spec.host_tier_state import NO_SLOT, HostTierState
 from spec.logic import Number, Step, Truth
 
 # Wrong transitions that are no mutants of the law.
@@ -49,6 +49,7 @@ class PublishesWhatFailed(HostManager):
 
     def stored(self, request: int, keys: Sequence[int], well: bool) -> None:
         """Publishes the keys."""
+        del well
         super().stored(request, keys, well=True)
 
 
@@ -132,6 +133,11 @@ def any_key(st: HostTierState) -> Iterator[tuple[int, bool]]:
     yield from ((key, True) for key in st.every_key.items())
 
 
+def any_slot(st: HostTierState) -> Iterator[tuple[int, int]]:
+    """Calls to try: each key that has a slot is evicted."""
+    yield from ((key, st.slot(key)) for key in st.every_key.items() if st.slot(key) != NO_SLOT)
+
+
 def bug(
     name: str,
     sentence: str,
@@ -204,5 +210,6 @@ FAULTS = (
         "A key is evicted while its copy to the host is under way, and its slot is handed out.",
         {"evict": wrong.evicts_what_is_written},
         EvictsWhatIsWritten,
+        {"moves": {**wrong.MOVES, "evict": any_slot}},
     ),
 )

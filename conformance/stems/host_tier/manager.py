@@ -123,7 +123,7 @@ class HostManager:
 
 
 def host_manager(config: Json, lacks: Collection[str] = (), kind: type[HostManager] = HostManager) -> HostManager:
-    """A manager of a configuration. ``kind``: its class. It has the policy "lru" alone."""
-    if config["policy"] != "lru":
+    """A manager of a configuration. ``kind``: its class. It has not the policy "arc"."""
+    if config["policy"] == "arc":
         raise Unsupported("the manager evicts what was not used for the longest time")
     return kind(config["slots"], config["threshold"], config["events"], lacks)

@@ -42,7 +42,7 @@ def project_host(st: HostTierState, seen: HostTierSnapshot) -> HostTierState:
 
 def host_problems(st: HostTierState, seen: HostTierSnapshot) -> list[str]:
     """What the snapshot shows and the law's state has no field for, in words."""
-    return [*_slot_problems(st, seen), *_count_problems(st, seen)]
+    return [*_slot_problems(st, seen), *_count_problems(seen)]
 
 
 def _slot_problems(st: HostTierState, seen: HostTierSnapshot) -> list[str]:
@@ -61,7 +61,7 @@ def _slot_problems(st: HostTierState, seen: HostTierSnapshot) -> list[str]:
     return found
 
 
-def _count_problems(st: HostTierState, seen: HostTierSnapshot) -> list[str]:
+def _count_problems(seen: HostTierSnapshot) -> list[str]:
     idle = {key for key, count in seen.refs.items() if count == 0}
     writing = sum(count < 0 for count in seen.refs.values())
     found = []

@@ -19,7 +19,7 @@ from conformance.driver.operations import KeyTokens, operation, operations_of
 from conformance.driver.protocol import Json, Misuse, lacking
 from conformance.driver.shadow import BLOCKS, Shadow
 from conformance.stems.host_tier.contents import HostJob, HostRequest, copied, read_back
-from conformance.stems.host_tier.projection import host_problems, phase_of, project_host
+from conformance.stems.host_tier.projection import host_problems, project_host
 from conformance.stems.host_tier.protocol import FOUND, PENDING, HostTierEngine, HostTierSnapshot, Offered
 from spec import host_tier as law
 from spec.finite import Seq
