@@ -199,6 +199,7 @@ LAWS_OWN = {
     "MambaSlotsState.phase",
     "BlockPoolState.story",
     "BlockPoolState.home",
+    *(f"HostTierState.{name}" for name in ("seen", "loads", "place", "source", "part", "lost")),
     *(f"InFlightState.{name}" for name in ("kind", "row", "uses")),
 } | GHOSTS
 

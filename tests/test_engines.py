@@ -234,7 +234,7 @@ def test_a_fault_is_a_variant_of_our_engine_of_its_stem() -> None:
 def test_every_fault_can_be_made_and_goes_to_another_process_by_its_name(fault: Fault) -> None:
     config: Json = {**POOL, "size_mamba": 4, "window": 2, "sessions": 1, "requests": 2, "kind": "unified"}
     config |= {"components": ["full", "swa", "mamba"], "buffered": True, "doubled": True, "lazy": False}
-    config |= {"blocks": 4, "indices": 3, "groups": 1, "caching": True}
+    config |= {"blocks": 4, "indices": 3, "groups": 1, "caching": True, "slots": 3, "keys": 4, "parts": 1}
     config |= {"block_size": 2, "layers": [{"kind": "full"}], "batch": 8, "drafts": 0, "eagle": False}
     config |= {"steps_in_flight": 1, "threshold": 0, "policy": "fcfs", "max_length": 8, "events": False}
     assert fault.make({**config, "page_size": 2}).snapshot() is not None

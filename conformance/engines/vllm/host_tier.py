@@ -29,13 +29,11 @@ class VLLMHostTier:
     def begin(self, request: int, keys: Sequence[int]) -> None:
         """``on_new_request``, where the release has it."""
         self._contexts[request] = context = self._of.context(request, self._named(keys))
-        if hasattr(self._manager, "on_new_request"):
-            self._manager.on_new_request(context)
+        self._of.begins(self._manager, context)
 
     def finish(self, request: int) -> None:
         """``on_request_finished``, where the release has it."""
-        if hasattr(self._manager, "on_request_finished"):
-            self._manager.on_request_finished(self._contexts[request])
+        self._of.finishes(self._manager, self._contexts[request])
 
     def look_up(self, request: int, key: int) -> str:
         """``lookup`` of one key."""

@@ -103,6 +103,18 @@ class Offloading:
     # Calls.
 
     @staticmethod
+    def begins(manager: Any, context: Any) -> None:
+        """``on_new_request``, where the manager has it."""
+        if hasattr(manager, "on_new_request"):
+            manager.on_new_request(context)
+
+    @staticmethod
+    def finishes(manager: Any, context: Any) -> None:
+        """``on_request_finished``, where the manager has it."""
+        if hasattr(manager, "on_request_finished"):
+            manager.on_request_finished(context)
+
+    @staticmethod
     def send(call: Any, keys: Any, context: Any, **more: Any) -> Any:
         """A call about keys, for a request where the call takes one."""
         takes = "req_context" in inspect.signature(call).parameters

@@ -8,10 +8,9 @@ from enum import StrEnum
 class HostTierExclusion(StrEnum):
     """What runs of ``host_tier`` avoid."""
 
-    EVENTS = "host_tier.events"  # tiers that publish KV events
     TOUCH_WHILE_WRITTEN = "host_tier.touch_while_written"  # that a key is touched while its copy is not published
     OFFER_OF_KNOWN = "host_tier.offer_of_known"  # that a key is offered which is on the host already
-    ARC_EVICTS = "host_tier.arc_evicts"  # the policy "arc"
+    ARC = "host_tier.arc"  # the policy "arc"
 
 
 EXCLUSIONS = HostTierExclusion

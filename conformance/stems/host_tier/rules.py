@@ -46,12 +46,11 @@ class HostTierMachine(StemMachine):
         driven with others.
         """
         first = {**config, "requests": REQUESTS}
-        if self.excludes(Exclusion.EVENTS):
-            first["events"] = False
-        kinds = product(POLICIES, (1, 2), (True, False))
-        others = [{**first, "policy": p, "threshold": t, "events": e} for p, t, e in kinds]
-        allowed = [kind for kind in others if not (kind["events"] and self.excludes(Exclusion.EVENTS))]
-        self.begin_one_of(first, allowed)
+        policies = ("lru",) if self.excludes(Exclusion.ARC) else POLICIES
+        if first["policy"] not in policies:
+            first["policy"] = policies[0]
+        kinds = product(policies, (1, 2), (True, False))
+        self.begin_one_of(first, [{**first, "policy": p, "threshold": t, "events": e} for p, t, e in kinds])
 
     @property
     def begun(self) -> HostTierRun:
