@@ -23,6 +23,7 @@ class OnwardHost:
         self.requests, self.jobs = dict(run.requests), list(run.jobs.values())
         self.strangers: list[int] = []
         self.moves: dict[str, Callable[[], Move]] = {
+            "begin": lambda: iter(()),
             "stranger": self.stranger,
             "again": self.again,
             "decode": self.decode,
@@ -48,8 +49,8 @@ class OnwardHost:
                 yield from self._finishes([request])
 
     def decode(self) -> Move:
-        """The copies of each job end, the loads first; the engine hears of it."""
-        for job in sorted(self.jobs, key=lambda one: one.stores):
+        """The copies of each job begin and end, the loads last; the engine hears of it."""
+        for job in sorted(self.jobs, key=lambda one: not one.stores):
             yield from self._ends(job)
         self.jobs = []
 
@@ -87,7 +88,7 @@ class OnwardHost:
         if answer is None or list(answer.stored) != list(of.keys):
             return
         yield f"request {request} stores key {of.keys[0]}", None
-        job = HostJob(request, of, answer.stored, answer.slots, of.blocks, stores=True, begun=True)
+        job = HostJob(request, of, answer.stored, answer.slots, of.blocks, stores=True)
         yield from self._ends(job)
 
     def _loads(self, request: int) -> Move:
@@ -96,14 +97,14 @@ class OnwardHost:
             return
         slots = send(self.run, partial(self.engine.promise, request, list(of.keys)))
         of.blocks = self._blocks(self.parts)
-        job = HostJob(request, of, of.keys, slots, of.blocks, stores=False, begun=True)
+        job = HostJob(request, of, of.keys, slots, of.blocks, stores=False)
         yield f"request {request} loads key {of.keys[0]}", None
         yield from self._ends(job)
 
     def _ends(self, job: HostJob) -> Move:
-        """The copies of a job end well; a request reads what was loaded. The engine hears of it."""
-        if not job.begun:
-            return
+        """The copies of a job begin, where they have not, and end well; a request reads what was loaded. The engine hears
+        of it.
+        """
         if not job.ended:
             self.shadow.begin(self.shadow.step + 1)
             copied(self.shadow, job, self.parts, well=True)

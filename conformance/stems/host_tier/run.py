@@ -143,11 +143,15 @@ class HostTierRun:
         if answer is None:
             self._explain_refusal(keys, absent)
             return
-        self._explain_offer(keys, absent, answer)
-        if answer.stored:
-            places = [keys.index(key) + first for key in answer.stored]
+        stored, slots, _ = answer
+        if len(set(stored)) < len(stored) or not set(stored) <= set(keys) or len(slots) != len(stored):
+            what = f"of the keys {keys} it stores {list(stored)}, in the slots {list(slots)}"
+            raise Finding(KNOWN, KNOWN_SENTENCE, what)
+        if stored:
+            places = [keys.index(key) + first for key in stored]
             blocks = [b for place in places for b in of.blocks[place * self.parts : (place + 1) * self.parts]]
-            self.jobs[job] = HostJob(request, of, answer.stored, answer.slots, blocks, stores=True)
+            self.jobs[job] = HostJob(request, of, stored, slots, blocks, stores=True)
+        self._explain_offer(keys, absent, answer)
 
     def _explain_refusal(self, keys: Sequence[int], absent: Sequence[int]) -> None:
         """An offer that is refused may have evicted keys. It is lawful where the new keys have no room, even if every
@@ -164,9 +168,6 @@ class HostTierRun:
     def _explain_offer(self, keys: Sequence[int], absent: Sequence[int], answer: Offered) -> None:
         """Explains the answer to an offer: first keys are evicted, then others are stored in their places."""
         stored, slots, evicted = answer
-        if len(set(stored)) < len(stored) or not set(stored) <= set(keys) or len(slots) != len(stored):
-            what = f"of the keys {list(keys)} it stores {list(stored)}, in the slots {list(slots)}"
-            raise Finding(KNOWN, KNOWN_SENTENCE, what)
         for key in evicted:
             self.law.engine_step("evict", key, self.state.slot(key))
             if key in keys:
