@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -282,7 +283,7 @@ def test_a_refused_offer_may_have_evicted_what_nobody_needs_and_says_so_in_its_e
         told = False
 
     for kind, breaks in ((Evicts, False), (EvictsSilently, True)):
-        lock = begun(lambda config, kind=kind: host_manager(config, kind=kind))
+        lock = begun(partial(host_manager, kind=kind))
         computed(lock, 2, [3, 4])
         if breaks:
             with pytest.raises(Finding, match="believed and gone: 1"):

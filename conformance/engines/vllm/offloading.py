@@ -164,7 +164,8 @@ class Offloading:
     def evictable(manager: Any) -> int | None:
         """How many keys are evictable, as the manager counts them; ``None`` where it does not."""
         names = ("_num_evictable_cache_chunks", "_num_evictable_cache_blocks")
-        return _one_of(_whole(manager), *names, default=None)
+        found: int | None = _one_of(_whole(manager), *names, default=None)
+        return found
 
     @staticmethod
     def listed(manager: Any) -> Iterable[bytes] | None:
@@ -176,7 +177,8 @@ class Offloading:
     def writing(manager: Any) -> int | None:
         """How many keys are not published, as the manager counts them; ``None`` where it does not."""
         names = ("_num_write_pending_chunks", "_num_write_pending_blocks")
-        return _one_of(_whole(manager), *names, default=None)
+        found: int | None = _one_of(_whole(manager), *names, default=None)
+        return found
 
     # KV events.
 

@@ -298,7 +298,8 @@ class HostTierRun:
         return list(islice((b for b in self.state.flight.blocks.items() if b not in used), count))
 
     def _new_copy(self) -> int:
-        return next(n for n in copies(self.state).items() if self.state.flight.kind(n) == NO_JOB)
+        st = self.state
+        return next(int(n) for n in copies(st).items() if st.flight.kind(n) == NO_JOB)
 
     # Texts.
 
