@@ -102,9 +102,7 @@ class OnwardHost:
         yield from self._ends(job)
 
     def _ends(self, job: HostJob) -> Move:
-        """The copies of a job begin, where they have not, and end well; a request reads what was loaded. The engine hears
-        of it.
-        """
+        """The copies of a job end well, and the engine hears of it; a request reads what was loaded."""
         if not job.ended:
             self.shadow.begin(self.shadow.step + 1)
             copied(self.shadow, job, self.parts, well=True)
