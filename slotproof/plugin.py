@@ -36,6 +36,7 @@ from conformance.stems.block_cache.protocol import (
 )
 from conformance.stems.block_pool.protocol import BlockPoolEngine, BlockPoolSnapshot, Name
 from conformance.stems.cache.protocol import CacheEngine, CacheSnapshot, LockHold
+from conformance.stems.host_tier.protocol import HostTierEngine, HostTierSnapshot, Offered
 from conformance.stems.kinds import Kinds
 from conformance.stems.lock_ref.protocol import (
     Inserted,
@@ -73,6 +74,8 @@ __all__ = [
     "Engine",
     "EngineError",
     "EngineOption",
+    "HostTierEngine",
+    "HostTierSnapshot",
     "Inserted",
     "Json",
     "Kinds",
@@ -90,6 +93,7 @@ __all__ = [
     "Name",
     "NodePart",
     "NodeSnapshot",
+    "Offered",
     "OutOfMemory",
     "Plugin",
     "PrefixMatch",

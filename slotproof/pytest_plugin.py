@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
-STEMS = ("allocator", "swa_mapping", "lock_ref", "session_trim", "mamba_slots", "cache", "block_pool", "block_cache")
+STEMS = (
+    *("allocator", "swa_mapping", "lock_ref", "session_trim", "mamba_slots", "cache"),
+    *("block_pool", "block_cache", "host_tier"),
+)
 OPTIONS = {
     "source": "Folder with the engine's source code. Its code is executed.",
     "base": "Only what breaks here and holds there fails: a folder, a git revision or a release.",

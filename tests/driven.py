@@ -16,12 +16,16 @@ import pytest
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import EngineError
+from conformance.engines import registry
 from conformance.engines.sglang import RELEASES
 from conformance.engines.sglang.releases import download
+from conformance.stems.host_tier.manager import host_manager
 
 NEWEST = RELEASES[-1]  # of SGLang
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"  # `make soak`: everything, with many more random runs
 T = TypeVar("T")
+# For each stem a right engine: ours, and where ours has not the stem the one of which the known bugs are variants.
+RIGHT = {**registry.load("ours").makers, "host_tier": host_manager}
 
 
 class Variant:

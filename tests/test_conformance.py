@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driven import Variant, found, judge
+from driven import RIGHT, Variant, found, judge
 
 from conformance.driver.lockstep import (
     ANSWERED,
@@ -107,7 +107,7 @@ ALL_SLIDING = {"cache": {1: ("swa",)}}
 @pytest.mark.parametrize(
     "stem", [pytest.param(stem, marks=[pytest.mark.soak] if stem == "cache" else []) for stem in STEMS]
 )
-def test_ours_conforms(stem: str) -> None:
+def test_a_right_engine_conforms(stem: str) -> None:
     """And every transition is done, and each that can be refused is refused too."""
     others = ENGINES_ALONE | OF_ROWS.get(stem, set()) | OF_TRANSFERS.get(stem, set())
     left = {f"{name} done" for name in hints_of(stem).stem.transitions if name not in others}
@@ -115,7 +115,7 @@ def test_ours_conforms(stem: str) -> None:
     steps = 0
     for seed in range(MOST_ROUNDS):
         search = Search(examples=ROUND, seed=seed, parts=ALL_SLIDING.get(stem, {}).get(seed % 4))
-        result = check.check(stem, OURS[stem], search)
+        result = check.check(stem, RIGHT[stem], search)
         assert result.verdict == CONFORMS, f"{result.law}: {result.detail} {result.trace}"
         steps += result.steps
         left -= {name for name, times in result.transitions.items() if times}
@@ -145,7 +145,7 @@ def test_a_fault_is_found_from_nothing(fault: Fault) -> None:
 @pytest.mark.parametrize("name", [kept.name for kept in trace_files.every() if kept.trace.stem in STEMS])
 def test_kept_traces_hold_on_ours(name: str) -> None:
     kept = trace_files.load(name)
-    shown = outcome(kept.trace, OURS[kept.trace.stem])
+    shown = outcome(kept.trace, RIGHT[kept.trace.stem])
     assert shown.verdict == CONFORMS or shown.stopped in NOT_OURS, shown
 
 

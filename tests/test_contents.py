@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driven import RIGHT
 
 from conformance.driver import lockstep
 from conformance.driver.forward import Pools, forward, reads
@@ -43,6 +44,10 @@ TREE: Json = {
 SLOTS: Json = {
     "size": 6, "requests": 3, "sessions": 2, "tree": "unified", "buffered": True, "doubled": False, "lazy": False,
 }  # fmt: skip
+HOST: Json = {
+    **{"slots": 3, "keys": 3, "parts": 2, "requests": 2},
+    **{"policy": "lru", "threshold": 1, "events": False},
+}
 SCHEDULER: Json = {
     **{"block_size": 2, "blocks": 6, "layers": [{"kind": "full"}], "caching": True, "batch": 8, "requests": 2},
     **{"drafts": 0, "eagle": False, "steps_in_flight": 1, "threshold": 0, "policy": "fcfs", "max_length": 8},
@@ -237,11 +242,11 @@ def changed(lock: LockStep, change: Callable[[Any], Any]) -> None:
 
 def test_a_run_of_each_stem_has_a_shadow_that_counts_its_operations() -> None:
     for stem, config in CONFIGS.items():
-        lock = start(stem, OURS[stem], config)
+        lock = start(stem, RIGHT[stem], config)
         lock.do(**FIRST[stem])
         assert lock.run.shadow.step == 1, stem
         assert lock.run.shadow.wrong is None, stem
-        assert start(stem, OURS[stem], config).run.shadow.step == 0, "a fresh run has a fresh shadow"
+        assert start(stem, RIGHT[stem], config).run.shadow.step == 0, "a fresh run has a fresh shadow"
 
 
 CONFIGS: dict[str, Json] = {
@@ -253,6 +258,7 @@ CONFIGS: dict[str, Json] = {
     "cache": CACHE,
     "block_pool": BLOCKS,
     "block_cache": SCHEDULER,
+    "host_tier": HOST,
 }
 FIRST: dict[str, Json] = {
     "allocator": {"op": "extend", "rows": [0], "more": [3]},
@@ -263,6 +269,7 @@ FIRST: dict[str, Json] = {
     "cache": {"op": "admit", "request": 0, "more": 3},
     "block_pool": {"op": "admit", "row": 1, "text": [1, 2], "to": 2},
     "block_cache": {"op": "add", "request": 1, "tokens": [1, 2], "outputs": 1},
+    "host_tier": {"op": "begin", "request": 1, "keys": [1, 2]},
 }
 
 
@@ -353,7 +360,7 @@ def test_who_holds_a_node_reads_its_swa_slots_and_its_state() -> None:
 
 def begun(config: Json, stem: str = "cache") -> LockStep:
     """Request 0 has computed five tokens; request 1 has computed three others."""
-    lock = start(stem, OURS[stem], config)
+    lock = start(stem, RIGHT[stem], config)
     lock.do("admit", request=0, more=2, fork=0)
     lock.do("decode", requests=[0])
     lock.do("admit", request=1, more=2, fork=1)
@@ -461,7 +468,7 @@ def test_each_kept_run_of_a_fault_shows_it_and_holds_on_ours(name: str, monkeypa
     trace = Trace(fault.stem, SHOWS[name]["config"], SHOWS[name]["steps"])
     (shown,) = outcome(trace, fault.make).breaks
     assert (shown.law, shown.step) == (READS_OWN, len(trace.steps))
-    assert outcome(trace, OURS[fault.stem]).breaks == ()
+    assert outcome(trace, RIGHT[fault.stem]).breaks == ()
     monkeypatch.setattr(LockStep, "_contents", lambda _: None)
     assert all(b.kind == lockstep.ANSWER for b in outcome(trace, fault.make).breaks), "no law of ownership says it"
 

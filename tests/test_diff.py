@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
+from driven import RIGHT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,21 +23,20 @@ from conformance.driver.diff import (
     ranges,
     told_lines,
 )
-from conformance.engines import registry
 from conformance.stems.stem_registry import STEMS, start
 from spec.finite import Map
 from spec.logic import but
 
-OURS = registry.load("ours").makers
 CONFIG = {
     **{"page_size": 2, "size": 4, "size_swa": 4, "size_mamba": 6, "rows": 2, "need_sort": True, "window": 2},
     **{"sessions": 1, "requests": 2, "kind": "unified", "components": ["full", "swa", "mamba"]},
     **{"buffered": True, "doubled": True, "lazy": False},
     **{"blocks": 4, "indices": 3, "groups": 1, "caching": True},
+    **{"slots": 3, "keys": 4, "parts": 2},
     **{"block_size": 2, "layers": [{"kind": "full"}], "batch": 8, "drafts": 0, "eagle": False, "steps_in_flight": 1},
     **{"threshold": 0, "policy": "fcfs", "max_length": 8, "events": False},
 }
-FIRST = {stem: start(stem, OURS[stem], CONFIG).law.state for stem in STEMS}
+FIRST = {stem: start(stem, RIGHT[stem], CONFIG).law.state for stem in STEMS}
 SECOND = {(cls, second): first for (cls, first), second in TOGETHER.items()}
 
 
@@ -90,7 +90,7 @@ def changed(state: Any, path: tuple[str, ...], name: str, key: tuple[int, int], 
 def test_equal_states_do_not_differ(stem: str) -> None:
     state = FIRST[stem]
     assert changes(state, state) == []
-    again = start(stem, OURS[stem], CONFIG).law.state
+    again = start(stem, RIGHT[stem], CONFIG).law.state
     assert again is not state
     assert changes(state, again) == []
 
@@ -199,6 +199,7 @@ LAWS_OWN = {
     "MambaSlotsState.phase",
     "BlockPoolState.story",
     "BlockPoolState.home",
+    *(f"HostTierState.{name}" for name in ("seen", "loads", "place", "source", "part", "lost")),
     *(f"InFlightState.{name}" for name in ("kind", "row", "uses")),
 } | GHOSTS
 
@@ -237,7 +238,7 @@ def test_three_pages_that_follow_each_other_are_a_range() -> None:
 def mapped(entries: dict[int, int], size: int = 16) -> Any:
     """Two pools of pages of ``size`` tokens, with these entries of the mapping from full to SWA slots."""
     config = {**CONFIG, "page_size": size}
-    state = start("swa_mapping", OURS["swa_mapping"], config).law.state
+    state = start("swa_mapping", RIGHT["swa_mapping"], config).law.state
     for full, swa in entries.items():
         key = divmod(full, size)
         state = changed(state, ("now",), "to_page", key, swa // size)

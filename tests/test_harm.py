@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from driven import RIGHT
 
 from conformance.driver.clock import Clock
 from conformance.driver.lockstep import UNSUPPORTED
@@ -47,9 +48,9 @@ NAMES = [kept.name for kept in OF_STEMS][::4]
 def test_a_right_engine_that_is_driven_on_does_no_harm_and_never_stops(name: str) -> None:
     """So what the plans send is lawful, and a harm or a stop comes of the broken law."""
     kept = trace_files.load(name)
-    if outcome(kept.trace, OURS[kept.trace.stem]).verdict == UNSUPPORTED:
+    if outcome(kept.trace, RIGHT[kept.trace.stem]).verdict == UNSUPPORTED:
         pytest.skip("our implementation lacks a call of the trace")
-    found = harm(kept.trace, len(kept.trace.steps), OURS[kept.trace.stem])
+    found = harm(kept.trace, len(kept.trace.steps), RIGHT[kept.trace.stem])
     assert (found["request"], found["stops"]) == (None, ""), found
     assert found["operations"] > 0
 
@@ -59,7 +60,7 @@ def test_the_plans_are_tried_on_every_stem() -> None:
     configs = {trace.stem: trace.config for trace in every_trace()} | of_faults
     assert configs.keys() == STEMS.keys(), "what no kept trace has, the runs of its faults have"
     for stem in STEMS:
-        lock = start(stem, OURS[stem], configs[stem])
+        lock = start(stem, RIGHT[stem], configs[stem])
         moves = STEMS[stem].onward(lock.run).moves
         assert moves.keys() <= {"begin", *(name for plan in search.PLANS for name in plan)}
 

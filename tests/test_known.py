@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from driven import Variant, sampled
+from driven import RIGHT, Variant, sampled
 from hypothesis import seed
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -29,6 +29,7 @@ from conformance.stems.cache.exclusions import CacheExclusion
 from conformance.stems.exclusions import known as known_exclusions
 from conformance.stems.exclusions import looks_past
 from conformance.stems.found import with_file
+from conformance.stems.host_tier.exclusions import HostTierExclusion
 from conformance.stems.lock_ref.exclusions import LockRefExclusion
 from conformance.stems.machine import Sink
 from conformance.stems.mamba_slots.exclusions import MambaSlotsExclusion
@@ -67,6 +68,7 @@ READ: list[tuple[str, StrEnum]] = [
     ("block_pool", BlockPoolExclusion.NULL_HASH),
     ("block_cache", BlockCacheExclusion.ABORTED_LOADS),
     ("block_cache", BlockCacheExclusion.RESET_IN_FLIGHT),
+    *(("host_tier", member) for member in HostTierExclusion),
 ]
 # Seeds with which few runs have something rare to leave out; with others a test would have to draw hundreds.
 SEEDS: dict[StrEnum, int] = {
@@ -80,7 +82,7 @@ SEEDS: dict[StrEnum, int] = {
 
 def engine(stem: str, config: Json) -> Any:
     """Ours, as if it had a front door for clients."""
-    made = OURS[stem](config)
+    made = RIGHT[stem](config)
     if stem not in ("session_trim", "cache"):
         return made
     return Variant(made, lacks=frozenset(made.lacks) - set(CLIENTS))

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import typer
-from driven import SOAK
+from driven import RIGHT, SOAK
 from test_house import SMALL
 from trace_fuzz import Json, damaged, originals, well_formed
 
 from conformance.driver.lockstep import Calls
 from conformance.driver.naming import UsageError
 from conformance.driver.operations import Tokens
-from conformance.engines import registry
 from conformance.stems.stem_registry import STEMS, start
 from conformance.traces import trace_files, trace_schema
 from slotproof import cli
@@ -52,7 +51,7 @@ def test_a_kept_trace_is_read_unchanged() -> None:
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_the_checked_operations_are_those_of_the_run(stem: str) -> None:
-    run = start(stem, registry.load("ours").makers[stem], SMALL).run
+    run = start(stem, RIGHT[stem], SMALL).run
     assert set(trace_schema._steps(stem)) == set(run.operations)
 
 

@@ -14,6 +14,8 @@ from spec.block_cache import KEPT, LOADS, RUNS, BlockCacheState
 from spec.block_pool_state import NULL, BlockPoolState
 from spec.cache_state import CacheState
 from spec.finite import Map, Seq, Set
+from spec.host_tier_state import ABSENT as ABSENT_KEY
+from spec.host_tier_state import READY, WRITING, HostTierState
 from spec.kv_events import KvEventsState
 from spec.lengths import Length
 from spec.lock_ref_state import LockRefState
@@ -37,6 +39,7 @@ PLACES = {FREE: "free", RELEASED: "on the release list", HELD: "held", PENDING: 
 STATE_PLACES = {NOWHERE: "nowhere", FREE_STATE: "free", GROUPED: "set aside in a group", HELD_STATE: "held"}
 PHASES = {IDLE: "idle", RUNNING: "running", SAVED: "in its session's slot", LEAVING: "leaving"}
 ROLES = {OWN: "state", FIRST: "first track", SECOND: "second track"}
+HOST_PHASES = {ABSENT_KEY: "not on the host", WRITING: "being written", READY: "found"}
 
 
 class FieldDifference(NamedTuple):
@@ -238,6 +241,7 @@ FOLLOWS = {
     *((CacheState, name) for name in ("reads", "handle")),
     (MambaSlotsState, "available"),
     *((BlockPoolState, name) for name in ("length", "available")),
+    *((HostTierState, name) for name in ("key", "available")),
 }
 
 
@@ -445,6 +449,19 @@ SAID: dict[tuple[type, str], FieldWords] = {
     (BlockCacheState, "phase"): FieldWords(
         lambda c, names: f"the scheduler's phase of {names.row(c.key)}", lambda _, __, v, ___: SCHEDULED.get(v, str(v))
     ),
+    (HostTierState, "phase"): FieldWords(
+        lambda c, _: f"key {c.key}", lambda _, __, v, ___: HOST_PHASES.get(v, f"in phase {v}")
+    ),
+    (HostTierState, "slot"): FieldWords(
+        lambda c, _: f"the slot of key {c.key}", lambda _, __, v, ___: f"slot {v}" if v else "none"
+    ),
+    (HostTierState, "refs"): FieldWords(lambda c, _: f"the number of promises of key {c.key}", _number),
+    (HostTierState, "key"): FieldWords(
+        lambda c, _: f"the key of slot {c.key}", lambda _, __, v, ___: f"key {v}" if v else "none"
+    ),
+    (HostTierState, "text"): FieldWords(lambda c, _: f"what part {c.key[1]} of slot {c.key[0]} holds", _text),
+    (HostTierState, "block_text"): FieldWords(lambda c, _: f"what device block {c.key} holds", _text),
+    (HostTierState, "available"): _size("the number of free slots"),
     (KvEventsState, "copies"): FieldWords(
         lambda c, _: f"the number of copies of block {c.key[0]} in medium {c.key[1]}", _number
     ),

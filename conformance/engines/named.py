@@ -39,6 +39,7 @@ SAMPLE: Json = {
     **{"need_sort": False, "window": 2, "kind": "unified", "tree": "unified", "components": ["full", "swa"]},
     **{"buffered": False, "doubled": False, "lazy": False},
     **{"blocks": 4, "indices": 4, "groups": 1, "caching": True},
+    **{"slots": 4, "keys": 4, "parts": 1},
     **{"block_size": 2, "layers": [{"kind": "full"}], "batch": 8, "drafts": 0, "eagle": False, "steps_in_flight": 1},
     **{"threshold": 0, "policy": "fcfs", "max_length": 8, "events": False},
 }

@@ -19,7 +19,8 @@ class Fault:
 
     ``spec``: the wrong transitions, each in the place of the law's transition of this name. ``parts``: the faulty
     parts of our implementation, as its maker for the stem takes them. ``search``: fields of ``proofs.hints.Hints`` for
-    the search of a path to the bug, where the stem's own hints do not lead there.
+    the search of a path to the bug, where the stem's own hints do not lead there. ``base``: the maker that takes the
+    faulty parts where our implementation does not have the stem.
     """
 
     name: str
@@ -28,11 +29,16 @@ class Fault:
     spec: Mapping[str, Transition]
     parts: Mapping[str, Any]
     search: Mapping[str, Any] = field(default_factory=dict)
+    base: Callable[..., Any] | None = None
+
+    @property
+    def right(self) -> Callable[..., Any]:
+        """The maker of the implementation without the faulty parts."""
+        return self.base or registry.own().load(None, None, "cpu").makers[self.stem]
 
     def make(self, config: Json) -> Any:
-        """Our implementation with the faulty parts. It lacks ``bad``, since only the bug itself should be found."""
-        made = registry.own().load(None, None, "cpu").makers[self.stem]
-        return made(config, lacks=("bad",), **self.parts)  # type: ignore[call-arg]
+        """The implementation with the faulty parts. It lacks ``bad``, since only the bug itself should be found."""
+        return self.right(config, lacks=("bad",), **self.parts)
 
     def __reduce__(self) -> tuple[Callable[[str], Fault], tuple[str]]:
         """A fault is pickled by its name, since its functions cannot be pickled."""

@@ -1,4 +1,4 @@
-"""vLLM's released block pool and scheduler as engines, one release a process.
+"""vLLM's released block pool, scheduler and manager of host memory as engines, one release a process.
 
 ``registry.load("vllm", release="0.33.0")`` downloads the release once, imports its own classes and drives them.
 """
@@ -37,7 +37,7 @@ class VLLMPlugin:
 
     name: str = "vllm"
     releases: tuple[str, ...] = RELEASES
-    stems: tuple[str, ...] = ("block_pool", "block_cache")
+    stems: tuple[str, ...] = ("block_pool", "block_cache", "host_tier")
     folder: Path | None = Path(__file__).parent
     own: bool = False
     bookkeeping: tuple[str, ...] = BOOKKEEPING

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from conformance.driver.lockstep import CONFORMS, WORDS_OF_KIND
-from conformance.engines import registry
 from conformance.planted.faults.kept import KeptRun, kept_run
 from conformance.planted.faults.pool import on_processes
 from conformance.stems.fault import Fault
@@ -78,9 +77,7 @@ def why_not_shown(fault: Fault, kept: KeptRun) -> str:
     It shows the bug if the faulty implementation breaks the kept law in the kept way in the last operation and nothing
     before, and if our implementation without the fault does every operation and breaks nothing.
     """
-    return _not_shown(kept, outcome(kept.trace, fault.make)) or _not_right(
-        outcome(kept.trace, registry.own().load(None, None, "cpu").makers[fault.stem])
-    )
+    return _not_shown(kept, outcome(kept.trace, fault.make)) or _not_right(outcome(kept.trace, fault.right))
 
 
 def _not_shown(kept: KeptRun, faulty: Outcome) -> str:
