@@ -94,7 +94,7 @@ def test_the_table_of_messages_and_the_loops_are_in_the_release(release: str) ->
 @pytest.mark.engine
 @pytest.mark.soak
 def test_a_kept_chain_is_found_again() -> None:
-    """The last function that the driver calls in the broken operation is one that sets the engine up: it is no answer."""
+    """What the driver calls last in the broken operation only sets the engine up, and is no answer."""
     have(NEWEST)
     kept = KEPT["sglang", "tail_finds_no_room"]
     assert (
