@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import sys
@@ -199,49 +198,12 @@ def test_only_names_that_a_function_needs_are_added(tmp_path: Path, made: list[R
     several = releases(made, tmp_path, second.replace("class Pool(", helper))
     assert several.mended(BROKEN)["broken"].places == (FunctionPlace("pool.py", "Pool.free"),)
     module = sys.modules[several.name]
-    known = new_names(["pool.py"], tmp_path / "one", OtherRelease(tmp_path / "two"))
+    known = new_names("pool.py", tmp_path / "one", OtherRelease(tmp_path / "two"))
     assert {name for one in known for name in one.names} == {"whole_as_method", "all", "most"}
     add_needed([definitions(tmp_path / "two" / "pool.py")["Pool.free"]], known, tmp_path / "one")
     pool = vars(module)["Pool"]
     assert [hasattr(pool, name) for name in ("all", "most", "pages")] == [True, False, False]
     assert hasattr(module, "whole_as_method")
-
-
-def test_a_new_name_that_is_made_by_a_new_function_is_added_after_it(tmp_path: Path, made: list[Releases]) -> None:
-    second = GOOD.replace("self.put(whole(slots))", "self.put(whole(slots)[:most])")
-    second += "\ndef biggest():\n    return 100\n\nmost = biggest()\n"
-    assert releases(made, tmp_path, second).mended(BROKEN)["broken"].places == (FunctionPlace("pool.py", "Pool.free"),)
-
-
-@pytest.mark.parametrize("relative", [False, True])
-def test_new_names_that_are_imported_are_added_where_they_come_from(
-    relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An import of several names adds those that are there, though it cannot be run as a whole."""
-    package = f"tools_of_{tmp_path.name}"
-    tools, pool = "class Kept:\n    pass\n", "def free():\n    pass\n"
-    newer = f"{tools}\n    def fresh(self):\n        pass\n\ndef fresh():\n    return 7\n\ndef unused():\n    pass\n"
-    source = ".tools" if relative else f"{package}.tools"
-    free = f"from {source} import lost, fresh, unused\ndef free():\n    return fresh(), lost()\n"
-    for release, texts in (("one", (tools, pool)), ("two", (newer, free))):
-        (tmp_path / release / package).mkdir(parents=True)
-        for name, text in zip(("__init__", "tools", "pool"), ("", *texts), strict=True):
-            (tmp_path / release / package / f"{name}.py").write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path / "one"))
-    modules = [importlib.import_module(f"{package}.{name}") for name in ("tools", "pool")]
-    try:
-        root, other = tmp_path / "one" / package, OtherRelease(tmp_path / "two" / package)
-        known = new_names(["pool.py"], root, other)
-        assert {name for one in known for name in one.names} == {"fresh", "lost", "unused"}
-        add_needed([definitions(other.root / "pool.py")["free"]], known, root)
-        there = [[name for name in ("fresh", "lost", "unused") if hasattr(module, name)] for module in modules]
-        assert there == [["fresh"], ["fresh"]]
-        assert modules[1].fresh is modules[0].fresh
-        assert modules[1].fresh() == 7
-        assert not hasattr(modules[0].Kept, "fresh")
-    finally:
-        for name in (package, *(module.__name__ for module in modules)):
-            sys.modules.pop(name, None)
 
 
 def test_a_function_that_the_class_inherits_in_the_next_release_mends(tmp_path: Path, made: list[Releases]) -> None:

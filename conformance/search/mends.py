@@ -17,8 +17,8 @@ attempt is made in a forked process. Functions mend a trace where all of this ho
 - each lawful trace that keeps the law before keeps it with these functions, too, or else with these and all others that
   it calls and that differ: what the next release has changed in step in several places breaks where it is mixed.
 
-Names that only the next release defines in these files, or in a file from which they import them, are added where a
-replaced function needs them, so that it finds what it calls, and for the control too.
+Names that only the next release defines in these files are added where a replaced function needs them, so that it finds
+what it calls, and for the control too.
 
 This is run, not judged.
 """
@@ -170,10 +170,10 @@ class Attempts:
         return tuple(place for place in self.calls[kept.name] if self.differing(place))
 
     def _new_names(self) -> list[NewName]:
-        """What the next release adds to the files that the broken traces call, and to what these import from."""
+        """What the next release adds to the files that the broken traces call."""
         if self._names is None:
             files = sorted({file for kept in self.broken for file in self.files(kept)})
-            self._names = new_names(files, self.root, self.other)
+            self._names = [name for file in files for name in new_names(file, self.root, self.other)]
         return self._names
 
     def with_text(self, places: Places, kept: Sequence[Kept], own: bool = False) -> dict[str, ShownTrace]:

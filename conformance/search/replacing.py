@@ -12,6 +12,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -176,32 +177,14 @@ class NewName:
     words: frozenset[str]
 
 
-def new_names(files: Iterable[str], root: Path, other: OtherRelease) -> list[NewName]:
-    """What the other release's files of these names import and define, in the module and in its classes, and the loaded
-    release's lack; and what the modules that they import from define, and the loaded release's lack. No class gets what
-    the loaded release keeps in its objects.
+def new_names(file: str, root: Path, other: OtherRelease) -> list[NewName]:
+    """What the other release's file of this name imports and defines, in the module and in its classes, and the loaded
+    release's lacks. No class gets what the loaded release keeps in its objects.
     """
-    asked = [*dict.fromkeys(files)]
-    found = [name for file in asked for name in _of_module(file, root, other)]
-    for name in found:  # grows by the names of each further module, once
-        source = _source(name, other.root)
-        if source and source not in asked:
-            asked.append(source)
-            found += _of_module(source, root, other)
-    return [*found, *(name for file in dict.fromkeys(files) for name in _of_classes(file, root, other))]
-
-
-def _of_module(file: str, root: Path, other: OtherRelease) -> list[NewName]:
     module = module_of(root / file)
-    lines = [] if module is None else _statements(other.root / file)
-    return [_new(file, "", node) for line in lines for node in _one_by_one(line) if _lacks(module, node)]
-
-
-def _of_classes(file: str, root: Path, other: OtherRelease) -> list[NewName]:
-    module = module_of(root / file)
-    found: list[NewName] = []
     if module is None:
-        return found
+        return []
+    found = [_new(file, "", node) for node in _statements(other.root / file) if _lacks(module, node)]
     kept = _kept_in_objects(root / file)
     for name, node in definitions(other.root / file).items():
         owner = _owner(module, name)
@@ -211,35 +194,13 @@ def _of_classes(file: str, root: Path, other: OtherRelease) -> list[NewName]:
     return found
 
 
-def _one_by_one(node: ast.stmt) -> list[ast.stmt]:
-    """An import of several names as imports of one name each: the loaded release may lack one of them."""
-    if isinstance(node, ast.ImportFrom):
-        return [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
-    return [ast.Import([alias]) for alias in node.names] if isinstance(node, ast.Import) else [node]
-
-
-def _source(name: NewName, root: Path) -> str:
-    """The file of the package in the folder ``root`` from which a name is imported; empty if it is from elsewhere."""
-    node = name.node
-    if not isinstance(node, ast.ImportFrom):
-        return ""
-    words = (node.module or "").split(".") if node.module else []
-    if node.level:
-        words = [*Path(name.file).parts[: -node.level], *words]
-    elif words and words.pop(0) != root.name:
-        return ""
-    path = "/".join(words)
-    return next((one for one in (f"{path}.py", f"{path}/__init__.py") if path and (root / one).is_file()), "")
-
-
 def _lacks(owner: Any, node: ast.stmt) -> bool:
     names = [*_names(node)]
     return bool(names) and not all(hasattr(owner, name) for name in names)
 
 
 def _new(file: str, owner: str, node: ast.stmt) -> NewName:
-    imported = {alias.name for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
-    return NewName(file, owner, node, frozenset(_names(node)), frozenset(words_of(node) | imported))
+    return NewName(file, owner, node, frozenset(_names(node)), frozenset(words_of(node)))
 
 
 def words_of(node: ast.AST) -> set[str]:
@@ -269,23 +230,10 @@ def add_needed(nodes: Iterable[ast.AST], known: Sequence[NewName], root: Path) -
         left = [one for one in left if one not in needed]
         found += needed
         words = words.union(*(one.words for one in needed))
-    left = sorted(found, key=lambda one: bool(one.owner))  # the modules' first: classes may name them
-    while waiting := [one for one in left if not _added(one, root)]:  # what another one defines may be added by then
-        if len(waiting) == len(left):
-            return
-        left = waiting
-
-
-def _added(name: NewName, root: Path) -> bool:
-    """Adds a new name, if that can be done by now."""
-    module = module_of(root / name.file)
-    if module is None:
-        return False
-    try:
-        _add(name.node, module, _owner(module, name.owner))
-    except Exception:
-        return False
-    return True
+    for one in sorted(found, key=lambda one: bool(one.owner)):  # the modules' first: classes may name them
+        if (module := module_of(root / one.file)) is not None:
+            with suppress(Exception):
+                _add(one.node, module, _owner(module, one.owner))
 
 
 def _add(node: ast.stmt, module: ModuleType, owner: Any) -> None:
