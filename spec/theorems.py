@@ -89,8 +89,8 @@ HEADLINES = (
         "Nothing is stuck: what the tree counts as evictable can be evicted; a call fits exactly where a lawful answer "
         "exists, of `admit_tail` if the match and the tail that it is called with are lawful, and of "
         "`continue_prefill` this is not proved; and from every state there are finitely many granted calls that end "
-        "all requests, sessions and transfers and give back every page, every mamba slot, every block and every slot of host memory. That an "
-        "engine makes these calls is not said.",
+        "all requests, sessions and transfers and give back every page, every mamba slot, every block and every slot "
+        "of host memory. That an engine makes these calls is not said.",
         (
             *(("lock_ref", f"{what}_can_be_evicted") for what in ("a_leaf", "an_swa_part", "a_state")),
             ("lock_ref", "evictions_end"),
