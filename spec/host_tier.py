@@ -88,13 +88,14 @@ def write(st: HostTierState, block: Number, what: Number) -> Step[HostTierState]
 
 @stem.transition
 def find(st: HostTierState, key: Number, found: Truth) -> Step[HostTierState]:
-    """A look-up says whether the host has the key (vLLM ``lookup``, a hit). The engine may say no at any time. It says
-    yes only of a key whose copy has ended well, and that was neither evicted nor forgotten since.
+    """A look-up says whether the host has the key (vLLM ``lookup``, a hit). The engine may say no at any time; that
+    takes nothing back. It says yes only of a key whose copy has ended well, and that was neither evicted nor forgotten
+    since.
     """
     return Step(
         promises=(requires(st.every_key.has(key), "the key is one of the host"),),
         choice=(requires(no(found) | (st.phase(key) == READY), "a key is found only after its copy ended well"),),
-        then=but(st, seen=st.seen.put(key, ite(found, 1, 0))),
+        then=but(st, seen=st.seen.put(key, ite(found, 1, st.seen(key)))),
     )
 
 
@@ -102,15 +103,13 @@ def find(st: HostTierState, key: Number, found: Truth) -> Step[HostTierState]:
 def reserve(st: HostTierState, key: Number, slot: Number) -> Step[HostTierState]:
     """A key that is not on the host gets a free slot, into which a copy will come. It is not found before that.
 
-    The engine chooses the slot. A copy in flight that a reset has forgotten still uses its slot.
+    The engine chooses the slot. A copy that a reset has made lost may still use it: then the copy of the key waits for
+    the end of the lost one (vLLM ``OffloadingConnectorScheduler.reset_cache``).
     """
     return Step(
         promises=(in_phase(st, key, ABSENT, "the key is not on the host"),),
-        choice=(
-            requires(st.slots.has(slot) & (st.key(slot) == NO_KEY), "the slot is of no other key"),
-            requires(is_untouched(st, slot), "no copy in flight reads or writes the slot"),
-        ),
-        fits=st.slots.any(lambda s: (st.key(s) == NO_KEY) & is_untouched(st, s)),
+        choice=(requires(st.slots.has(slot) & (st.key(slot) == NO_KEY), "the slot is of no other key"),),
+        fits=st.slots.any(lambda s: st.key(s) == NO_KEY),
         then=but(
             st,
             phase=st.phase.put(key, WRITING),
@@ -260,7 +259,10 @@ def discard(st: HostTierState, key: Number, slot: Number) -> Step[HostTierState]
         promises=(
             in_phase(st, key, WRITING, "the key has a slot and is not published"),
             is_slot_of(st, key, slot),
-            requires(is_untouched(st, slot), "no copy into the slot is in flight any more"),
+            requires(
+                copies(st).all(lambda j: no(is_store(st, j)) | (st.place(j) != slot) | (st.lost(j) != 0)),
+                "no copy of the key is in flight any more",
+            ),
         ),
         then=forgotten(st, key, slot),
     )

@@ -26,9 +26,9 @@ def block_is_written(was: HostTierState, now: HostTierState, block: Number, what
 
 
 def key_is_seen(was: HostTierState, now: HostTierState, key: Number, found: Truth) -> Truth:
-    """After a look-up the caller knows what the look-up has said of this key (vLLM ``lookup``), and no more."""
+    """After a look-up that has found a key the caller knows this key (vLLM ``lookup``), and no more than before."""
     others = was.every_key.all(lambda k: (k == key) | (was.seen(k) == now.seen(k)))
-    return (now.seen(key) == ite(found, 1, 0)) & others
+    return (now.seen(key) == ite(found, 1, was.seen(key))) & others
 
 
 def key_gets_a_slot(was: HostTierState, now: HostTierState, key: Number, slot: Number) -> Truth:

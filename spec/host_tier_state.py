@@ -205,7 +205,7 @@ def a_copy_has_a_key_and_a_slot(st: HostTierState) -> Truth:
 
 def a_copy_is_of_its_key(st: HostTierState) -> Truth:
     """The slot of a copy in flight is that of the copy's key, which waits for a store and is found during a load. The
-    slot of a lost copy is of no key until the copy has ended.
+    slot of a lost copy is of no key that is found, until the copy has ended.
 
     So source and target of a copy on the host are neither freed for another key nor handed out.
     """
@@ -215,7 +215,8 @@ def a_copy_is_of_its_key(st: HostTierState) -> Truth:
         stored = implies(is_store(st, j), st.phase(k) == WRITING)
         loaded = implies(is_load(st, j), st.phase(k) == READY)
         known = implies(st.lost(j) == 0, (st.slot(k) == st.place(j)) & stored & loaded)
-        return known & implies(st.lost(j) != 0, st.key(st.place(j)) == NO_KEY)
+        next_key = st.key(st.place(j))
+        return known & implies(st.lost(j) != 0, (next_key == NO_KEY) | (st.phase(next_key) == WRITING))
 
     return copies(st).all(lambda j: implies(flies(st.flight, j), own(j)))
 
