@@ -197,6 +197,12 @@ def wipes_the_device(st: HostTierState, job: Number, well: Truth) -> Step[HostTi
     return altered(law.end(st, job, well), block_text=st.block_text.all_to(UNWRITTEN))
 
 
+def fails_unnoticed(st: HostTierState, job: Number, well: Truth) -> Step[HostTierState]:
+    """A copy that fails leaves what it should have brought: nobody can tell that it has failed."""
+    del well
+    return law.end(st, job, True)
+
+
 def stores_badly(st: HostTierState, job: Number, well: Truth) -> Step[HostTierState]:
     """A store that has failed leaves the text that it should have brought."""
     return altered(law.end(st, job, well), text=st.text)
@@ -260,13 +266,12 @@ def promises_all(st: HostTierState, key: Number) -> Step[HostTierState]:
 
 def withdraws_under_a_load(st: HostTierState, key: Number) -> Step[HostTierState]:
     """A promise is withdrawn twice, so that its load goes on without it (LMCache pull requests 2954 and 3004)."""
-    return unasked(law.withdraw(st, key), "the load of the promise is not in flight")
+    return unasked(law.withdraw(st, key), "the key has a promise whose load is not in flight")
 
 
 def withdraws_nothing_left(st: HostTierState, key: Number) -> Step[HostTierState]:
     """A promise is withdrawn that nobody made: the count is negative (SGLang pull request 27666)."""
-    step = unasked(law.withdraw(st, key), "the key has a promise")
-    return unasked(step, "the load of the promise is not in flight")
+    return unasked(law.withdraw(st, key), "the key has a promise whose load is not in flight")
 
 
 def evicts_what_was_promised(st: HostTierState, key: Number, slot: Number) -> Step[HostTierState]:
@@ -382,6 +387,7 @@ MUTANTS = (
     Mutant("loads_uncounted", "load", "loads_are_counted", loads_uncounted),
     Mutant("ends_too_many_loads", "end", "a_load_counts", ends_too_many_loads),
     Mutant("ends_no_load", "end", "a_counted_load_is_in_flight", ends_no_load),
+    Mutant("fails_unnoticed", "end", "a_failed_copy_leaves_no_text", fails_unnoticed),
     Mutant("wipes_the_device", "end", "only_a_load_writes_blocks", wipes_the_device),
     Mutant("publishes_and_wipes_slots", "publish", "slots_keep_their_texts", publishes_and_wipes_slots),
     Mutant("publishes_and_wipes_blocks", "publish", "blocks_keep_their_texts", publishes_and_wipes_blocks),

@@ -18,7 +18,17 @@ from proofs import corners, isolation
 from proofs.hints import Hints
 from proofs.registry import hints_of
 from proofs.symbols import kinds_of
-from spec import allocator, block_cache, block_pool, finite, lock_ref, mamba_slots, session_trim_state, swa_mapping
+from spec import (
+    allocator,
+    block_cache,
+    block_pool,
+    finite,
+    host_tier,
+    lock_ref,
+    mamba_slots,
+    session_trim_state,
+    swa_mapping,
+)
 from spec import cache as whole_cache
 from spec.finite import Map, Seq, Set
 from spec.lengths import Length
@@ -100,6 +110,7 @@ LARGER: dict[str, Callable[[], Iterable[Any]]] = {
     "cache": _caches,
     "block_pool": lambda: [_blocks()],
     "block_cache": _block_caches,
+    "host_tier": lambda: [host_tier.initial(keys=3, slots=2, blocks=4, parts=2, jobs=3)],
     "kv_events": hints_of("kv_events").small,
 }
 

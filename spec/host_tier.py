@@ -287,8 +287,10 @@ def withdraw(st: HostTierState, key: Number) -> Step[HostTierState]:
     """A promise ends, since its load has ended or will not come. A promise whose load is in flight stays."""
     return Step(
         promises=(
-            requires(st.every_key.has(key) & (st.refs(key) > 0), "the key has a promise"),
-            requires(st.loads(key) < st.refs(key), "the load of the promise is not in flight"),
+            requires(
+                st.every_key.has(key) & (st.loads(key) < st.refs(key)),
+                "the key has a promise whose load is not in flight",
+            ),
         ),
         then=but(st, refs=st.refs.put(key, st.refs(key) - 1)),
     )
@@ -360,6 +362,7 @@ stem.change(only=("end",))(host_tier_effects.a_copy_ends_once)
 stem.change(only=("end",))(host_tier_effects.a_store_brings_the_keys_text)
 stem.change(only=("end",))(host_tier_effects.a_load_brings_the_keys_text)
 stem.change(only=("end",))(host_tier_effects.only_a_load_writes_blocks)
+stem.change(only=("end",))(host_tier_effects.a_failed_copy_leaves_no_text)
 stem.change(only=("publish",))(host_tier_effects.key_is_found)
 stem.change(only=("discard", "evict"))(host_tier_effects.key_is_gone)
 stem.change(only=("promise",))(host_tier_effects.one_promise_more)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from spec import in_flight
-from spec.host_tier_state import ABSENT, NO_KEY, NO_SLOT, READY, WRITING, HostTierState
+from spec.host_tier_state import ABSENT, NO_KEY, NO_SLOT, READY, UNWRITTEN, WRITING, HostTierState
 from spec.in_flight import NO_JOB, READS, WRITES
 from spec.logic import Number, Seq, Truth, implies, ite, no
 
@@ -22,13 +22,17 @@ def other_keys_stay(was: HostTierState, now: HostTierState, key: Number) -> Trut
 
 def block_is_written(was: HostTierState, now: HostTierState, block: Number, what: Number) -> Truth:
     """A device block that is written holds what was written; every other block holds what it held."""
-    return was.flight.blocks.all(lambda b: now.block_text(b) == ite(b == block, what, was.block_text(b)))
+    return was.flight.blocks.has(block) & was.flight.blocks.all(
+        lambda b: now.block_text(b) == ite(b == block, what, was.block_text(b))
+    )
 
 
 def key_is_seen(was: HostTierState, now: HostTierState, key: Number, found: Truth) -> Truth:
-    """After a look-up that has found a key the caller knows this key (vLLM ``lookup``), and no more than before."""
+    """After a look-up that has found a key of the host the caller knows this key (vLLM ``lookup``), and no more than
+    before.
+    """
     others = was.every_key.all(lambda k: (k == key) | (was.seen(k) == now.seen(k)))
-    return (now.seen(key) == ite(found, 1, was.seen(key))) & others
+    return was.every_key.has(key) & (now.seen(key) == ite(found, 1, was.seen(key))) & others
 
 
 def key_gets_a_slot(was: HostTierState, now: HostTierState, key: Number, slot: Number) -> Truth:
@@ -38,10 +42,13 @@ def key_gets_a_slot(was: HostTierState, now: HostTierState, key: Number, slot: N
 
 
 def copy_begins(was: HostTierState, now: HostTierState, job: Number, key: Number, kind: int, blocks: Seq) -> Truth:
-    """A copy of the key is in flight. It uses exactly the blocks and the key's slot; every other copy goes on."""
+    """A copy of the key is in flight. It uses exactly the blocks, all different, and the key's slot; every other copy
+    goes on.
+    """
+    different = (blocks.length > 0) & blocks.distinct() & blocks.all(was.flight.blocks.has)
     of_key = (now.flight.row(job) == key) & (now.place(job) == was.slot(key)) & (now.lost(job) == 0)
     used = was.flight.blocks.all(lambda b: in_flight.uses(now.flight, job, b) == blocks.has(b))
-    return (now.flight.kind(job) == kind) & of_key & used & others_go_on(was, now, job)
+    return (now.flight.kind(job) == kind) & different & of_key & used & others_go_on(was, now, job)
 
 
 def others_go_on(was: HostTierState, now: HostTierState, job: Number) -> Truth:
@@ -109,6 +116,18 @@ def only_a_load_writes_blocks(was: HostTierState, now: HostTierState, job: Numbe
     return was.flight.blocks.all(stays)
 
 
+def a_failed_copy_leaves_no_text(was: HostTierState, now: HostTierState, job: Number, well: Truth) -> Truth:
+    """What a copy that has failed was to write holds no text: nobody may publish the slot or read the blocks."""
+    slot = was.parts.all(lambda o: now.text(was.place(job), o) == UNWRITTEN)
+
+    def written(b: Number) -> Truth:
+        mine = (was.flight.kind(job) == WRITES) & in_flight.uses(was.flight, job, b)
+        return implies(mine, now.block_text(b) == UNWRITTEN)
+
+    stores = was.flight.kind(job) == READS
+    return well | (implies(stores, slot) & was.flight.blocks.all(written))
+
+
 def key_is_found(was: HostTierState, now: HostTierState, key: Number) -> Truth:
     """A key whose copy ended well is found, in the slot that it has (vLLM ``complete_store``); other keys stay."""
     own = (now.phase(key) == READY) & (now.slot(key) == was.slot(key))
@@ -122,13 +141,13 @@ def key_is_gone(was: HostTierState, now: HostTierState, key: Number, slot: Numbe
 
 
 def one_promise_more(was: HostTierState, now: HostTierState, key: Number) -> Truth:
-    """A promise counts once, for its key alone (vLLM ``prepare_load``)."""
-    return was.every_key.all(lambda k: now.refs(k) == was.refs(k) + ite(k == key, 1, 0))
+    """A promise counts once, for its key alone, which is one of the host (vLLM ``prepare_load``)."""
+    return was.every_key.has(key) & was.every_key.all(lambda k: now.refs(k) == was.refs(k) + ite(k == key, 1, 0))
 
 
 def one_promise_less(was: HostTierState, now: HostTierState, key: Number) -> Truth:
-    """A promise that ends counts no more, for its key alone (vLLM ``complete_load``)."""
-    return was.every_key.all(lambda k: now.refs(k) == was.refs(k) - ite(k == key, 1, 0))
+    """A promise that ends counts no more, for its key alone, which is one of the host (vLLM ``complete_load``)."""
+    return was.every_key.has(key) & was.every_key.all(lambda k: now.refs(k) == was.refs(k) - ite(k == key, 1, 0))
 
 
 def everything_is_forgotten(was: HostTierState, now: HostTierState) -> Truth:

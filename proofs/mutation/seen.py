@@ -13,7 +13,7 @@ from typing import Any
 
 from proofs.symbols import SymMap, Term, World
 from spec.block_pool_state import NO_HASH
-from spec.in_flight import flies
+from spec.in_flight import flies, uses
 from spec.kv_events import somewhere
 from spec.lengths import touched
 from spec.lock_ref_state import ROOT, lives, over
@@ -50,6 +50,11 @@ def _shown(st: Any, r: Any, i: Any) -> Truth:
 def _placed(st: Any, b: Any) -> Truth:
     """A block has a place where it is held, and where the prefix cache finds it."""
     return st.blocks.has(b) & ((st.refs(b) > 0) | (st.hash(b) != NO_HASH))
+
+
+def _of_a_copy(st: Any, j: Any, b: Any) -> Truth:
+    """A copy in flight uses the block."""
+    return flies(st.flight, j) & st.flight.blocks.has(b) & uses(st.flight, j, b)
 
 
 _TABLE: Read = lambda st, r: st.rows.has(r)  # noqa: E731
@@ -117,6 +122,16 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         ),
         lambda st, r: st.pool.rows.has(r),
     ),
+    "HostTierState": {
+        "tells": lambda st, k, o: st.every_key.has(k) & st.parts.has(o),
+        **dict.fromkeys(("phase", "slot", "seen", "refs", "loads"), lambda st, k: st.every_key.has(k)),
+        "key": lambda st, s: st.slots.has(s),
+        "text": lambda st, s, o: st.slots.has(s) & st.parts.has(o),
+        "block_text": lambda st, b: st.flight.blocks.has(b),
+        **dict.fromkeys(("place", "lost"), lambda st, j: flies(st.flight, j)),
+        "source": lambda st, j, o: _of_a_copy(st, j, st.source(j, o)) & st.parts.has(o),
+        "part": _of_a_copy,
+    },
     "InFlightState": {
         "kind": lambda st, j: st.jobs.has(j),
         "row": flies,
