@@ -45,7 +45,7 @@ def copy_begins(was: HostTierState, now: HostTierState, job: Number, key: Number
     """A copy of the key is in flight. It uses exactly the blocks, all different, and the key's slot; every other copy
     goes on.
     """
-    different = (blocks.length > 0) & blocks.distinct() & blocks.all(was.flight.blocks.has)
+    different = blocks.distinct() & blocks.all(was.flight.blocks.has)
     of_key = (now.flight.row(job) == key) & (now.place(job) == was.slot(key)) & (now.lost(job) == 0)
     used = was.flight.blocks.all(lambda b: in_flight.uses(now.flight, job, b) == blocks.has(b))
     return (now.flight.kind(job) == kind) & different & of_key & used & others_go_on(was, now, job)
@@ -70,7 +70,7 @@ def store_begins(was: HostTierState, now: HostTierState, job: Number, key: Numbe
 def load_begins(was: HostTierState, now: HostTierState, job: Number, key: Number, first: Number, blocks: Seq) -> Truth:
     """A load reads the slot of the key and writes the blocks; the first block gets the part ``first``, and so on."""
     parts = was.flight.blocks.all(lambda b: implies(blocks.has(b), now.part(job, b) == first + blocks.index(b)))
-    return copy_begins(was, now, job, key, WRITES, blocks) & parts
+    return (blocks.length > 0) & copy_begins(was, now, job, key, WRITES, blocks) & parts
 
 
 def a_copy_ends_once(was: HostTierState, now: HostTierState, job: Number) -> Truth:
