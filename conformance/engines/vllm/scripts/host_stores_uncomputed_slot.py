@@ -51,7 +51,7 @@ class Connector:
     def __init__(self, real: OffloadingConnectorScheduler) -> None:
         self.real = real
 
-    def request_finished(self, request: Any, _: Any) -> tuple[bool, None]:
+    def request_finished(self, request: Any, _: Any) -> Any:
         return self.real.request_finished(request)
 
     def __getattr__(self, name: str) -> Any:
