@@ -20,6 +20,7 @@ from spec.cache_state import CacheState
 from spec.in_flight import NO_JOB, PASS, others_go_on, uses
 from spec.logic import Number, Requirement, Set, Step, Truth, but, no, requires
 from spec.mamba_slots_state import OWN, SECOND
+from spec.session_trim_state import RUNNING
 from spec.state_isolation import is_in_use
 
 
@@ -73,17 +74,19 @@ def only_passes_are_in_flight(st: CacheState) -> Truth:
 
 
 def pass_is_launched(was: CacheState, now: CacheState, row: Number, job: Number, track: Number) -> Truth:
-    """A pass that is launched uses exactly the own state slot of its request and the slot of the track that it writes.
-    Every other pass goes on (SGLang ``Scheduler.run_batch``).
+    """A pass that is launched is one of a running request. It uses exactly the own state slot of its request and the
+    slot of the track that it writes. Every other pass goes on (SGLang ``Scheduler.run_batch``).
     """
     request = was.mine(row) - 1
+    runs = (row >= 0) & (row < was.rows.limit) & (was.rows.phase(row) == RUNNING)
+    known = (track >= OWN) & (track <= SECOND)
 
     def used(s: Number) -> Truth:
         one = (s == was.states.row(request, OWN)) | (s == was.states.row(request, track))
         return uses(now.flight, job, s) == ((was.mine(row) != 0) & one)
 
     begins = (was.flight.kind(job) == NO_JOB) & (now.flight.kind(job) == PASS) & (now.flight.row(job) == row)
-    return begins & was.states.slots.all(used) & others_go_on(was.flight, now.flight, job)
+    return runs & known & begins & was.states.slots.all(used) & others_go_on(was.flight, now.flight, job)
 
 
 def pass_is_done(was: CacheState, now: CacheState, job: Number) -> Truth:
