@@ -69,6 +69,7 @@ NOT_OURS = {f"the engine has no {name} in this configuration" for name in ("over
 NOT_OURS |= {
     "our scheduler has no blocks of the layers of an EAGLE head",
     "our scheduler has no states",
+    "our scheduler has no host memory",
     "no step is in flight",
     "our rows keep no prompt that has left the window",
     "no transfer into blocks of request 2 is under way",

@@ -158,11 +158,17 @@ def test_every_exclusion_is_looked_for_above() -> None:
     """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems; most
     of ``block_cache`` change its configuration, see the next test; those of ``server`` are in ``test_server_laws.py``.
     """
-    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *ServerExclusion, *AVOIDED}
+    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *ServerExclusion, *AVOIDED, *OF_HOST_MEMORY}
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
 
 
+# Our scheduler has no host memory: runs on vLLM's are in tests/test_vllm_host_memory.py.
+OF_HOST_MEMORY = {BlockCacheExclusion.HOST_RESET_AGAIN, BlockCacheExclusion.HOST_RELOAD}
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
+    BlockCacheExclusion.HOST_ANSWERS: (
+        {"host": {"slots": 2, "prompt_only": False}},
+        {"host": {"slots": 2, "prompt_only": True}},
+    ),
     BlockCacheExclusion.PRIORITY: ({"policy": "priority"}, {"policy": "fcfs"}),
     BlockCacheExclusion.TWO_STEPS: ({"steps_in_flight": 2}, {"steps_in_flight": 1}),
     BlockCacheExclusion.DRAFTS_IN_FLIGHT: ({"steps_in_flight": 2, "drafts": 2}, {"steps_in_flight": 2, "drafts": 0}),

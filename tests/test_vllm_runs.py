@@ -290,7 +290,8 @@ def test_transfers_are_driven(release: str) -> None:
     ("release", "seed", "law", "sought"),
     [
         pytest.param("0.15.1", "1", "finish", ["block_cache.aborted_loads"], marks=pytest.mark.soak),
-        ("0.33.0", "1", "waiting_requests_run", ["block_cache.stalled_loads"]),
+        # Since runs draw host memory, too, seed 1 needs more runs than these.
+        pytest.param("0.33.0", "1", "waiting_requests_run", ["block_cache.stalled_loads"], marks=pytest.mark.soak),
         pytest.param(
             "0.22.1",
             "15",

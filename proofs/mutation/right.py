@@ -34,7 +34,7 @@ MORE: Mapping[str, Mapping[str, int]] = {
     "cache": {"rows": 5, "limit": 2, "sessions": 2, "requests": 2, "first_node": 4, "owners": 7},
     "block_pool": {"blocks": 4, "tables": 3, "places": 4, "stories": 2},
     "block_cache": {"blocks": 4, "places": 4, "stories": 2, "page_size": 3},
-    "host_tier": {"keys": 3, "slots": 3, "blocks": 4, "parts": 2, "jobs": 2},
+    "host_tier": {"keys": 3, "slots": 2, "blocks": 4, "parts": 2, "jobs": 2},
     "kv_events": {"blocks": 3, "media": 3},
 }
 NEVER, REFUSED = "witness", "refused"  # no granted call changes anything; no call is refused

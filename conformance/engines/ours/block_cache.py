@@ -181,8 +181,9 @@ class OurScheduler:
         self.moves.clear()
         self.scheduler.abort(request)
 
-    def reset(self, preempt: bool) -> bool:
-        """``reset``."""
+    def reset(self, preempt: bool, host: bool = False) -> bool:
+        """``reset``. It has no host memory."""
+        assert not host
         self.moves.clear()
         return self.scheduler.reset(preempt)
 

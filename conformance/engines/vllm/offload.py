@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.driver.protocol import Unsupported
 from conformance.engines.vllm.settings import HostTier
 from conformance.engines.vllm.transfers import AllGroups, TransferParams
 from conformance.stems.block_cache.protocol import Copies, RequestLoad, Tables
@@ -23,7 +22,7 @@ from conformance.stems.block_cache.protocol import Copies, RequestLoad, Tables
 CONNECTOR = "distributed.kv_transfer.kv_connector.v1.offloading"
 
 
-class Told:
+class HalfTold:
     """Stands for vLLM's classes of what a connector's halves tell each other, which have no fields of their own."""
 
 
@@ -35,12 +34,7 @@ class Figures:
 
 
 def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnector:
-    """The connector of a scheduler with this configuration. Only the size of host memory is given and not computed.
-
-    Raises ``Unsupported`` for a release whose connector has no configuration of its own: those before 0.27.
-    """
-    if not imported.has(f"{CONNECTOR}.config"):
-        raise Unsupported("the release's connector to host memory is not known")
+    """The connector of a scheduler with this configuration. Only the size of host memory is given and not computed."""
     vars(config.kv_transfer_config).update(_read_by_the_connector(host))
     base, manager = imported.module("v1.kv_offload.base"), imported.module("v1.kv_offload.cpu.manager")
     translated = imported.module(f"{CONNECTOR}.config").build_offloading_config(config, groups)

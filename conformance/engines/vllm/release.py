@@ -83,8 +83,8 @@ ANSWERS = {
     "vllm.distributed.kv_transfer.kv_connector.v1.KVConnectorRole": StandIn(SCHEDULER="scheduler"),
     "vllm.distributed.kv_transfer.kv_connector.factory.KVConnectorFactory": Factory,
     # The connector to host memory derives what it tells the workers, and its figures, from classes without content.
-    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorMetadata": offload.Told,
-    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorWorkerMetadata": offload.Told,
+    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorMetadata": offload.HalfTold,
+    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorWorkerMetadata": offload.HalfTold,
     "vllm.distributed.kv_transfer.kv_connector.v1.metrics.KVConnectorStats": offload.Figures,
 }
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
@@ -276,6 +276,8 @@ class VLLMRelease:
             self.imported.module(SINGLE).register_all_kvcache_specs(config)
         cached = self._specs.KVCacheConfig(num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers)
         if setup.host is not None:
+            if not self.imported.has(f"{offload.CONNECTOR}.config"):
+                raise Unsupported("the release's connector to host memory is not known")
             vars(config.kv_transfer_config)["connector"] = partial(offload.made, self.imported, host=setup.host)
         build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(

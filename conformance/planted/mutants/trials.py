@@ -179,7 +179,8 @@ def _no_end(why: str, names: Sequence[str]) -> Json:
 @cache
 def stems_of(file: str) -> list[str]:
     """The stems whose implementation, ``impl/STEM.py``, uses a file of ``impl/``."""
-    return [stem for stem in STEMS if file in _reached(root() / "impl" / f"{stem}.py")]
+    own = (stem for stem in STEMS if (root() / "impl" / f"{stem}.py").is_file())
+    return [stem for stem in own if file in _reached(root() / "impl" / f"{stem}.py")]
 
 
 def test_files() -> list[str]:

@@ -30,7 +30,8 @@ def _slot(st: HostTierState, slot: int, names: Names) -> Json:
 
 
 def _key(st: HostTierState, key: int) -> Json:
-    facts = {"phase": HOST_PHASES[int(st.phase(key))], "slot": str(st.slot(key)), "promises": str(st.refs(key))}
+    phase = HOST_PHASES.get(int(st.phase(key)), f"in phase {st.phase(key)}")
+    facts = {"phase": phase, "slot": str(st.slot(key)), "promises": str(st.refs(key))}
     return item(f"key {key}", f"key {key}", facts)
 
 

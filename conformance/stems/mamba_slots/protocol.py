@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -45,7 +45,7 @@ class MambaSlotsSnapshot:
     sessions: Mapping[int, SlotNames] = field(default_factory=dict)
     nodes: Mapping[Key, int] = field(default_factory=dict)
     copies: Sequence[tuple[int, int]] | None = None
-    at_once: Collection[int] = ()
+    at_once: Sequence[int] = ()
 
 
 class MambaSlotsEngine(Engine, Protocol):
