@@ -295,6 +295,7 @@ SAME_NAME = {
     ("Step", ("impl", "spec")): "a step of a scheduler, as engines call it, and a step of the law",
     ("Connector", ("conformance/engines/vllm/scripts",)): "a script stands alone, to be filed upstream",
     ("Values", ("conformance/engines/vllm/scripts",)): "a script stands alone, to be filed upstream",
+    ("HostMemory", ("conformance/engines/vllm/scripts",)): "a script stands alone, to be filed upstream",
     ("Reach", ("conformance/traces", "slotproof/proving")): "how far a finding reaches, and how far a law is proved",
 }
 
