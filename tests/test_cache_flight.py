@@ -29,7 +29,7 @@ class CopiesAtOnce(OurCache):
         seen = super().cache_snapshot()
         assert seen.states is not None
         written = {target for _, target in seen.states.copies or ()}
-        return replace(seen, states=replace(seen.states, at_once=written))
+        return replace(seen, states=replace(seen.states, at_once=frozenset(written)))
 
 
 def at_once(config: Json) -> CopiesAtOnce:

@@ -45,7 +45,7 @@ class MambaSlotsSnapshot:
     sessions: Mapping[int, SlotNames] = field(default_factory=dict)
     nodes: Mapping[Key, int] = field(default_factory=dict)
     copies: Sequence[tuple[int, int]] | None = None
-    at_once: Sequence[int] = ()
+    at_once: frozenset[int] = frozenset()
 
 
 class MambaSlotsEngine(Engine, Protocol):
