@@ -74,8 +74,8 @@ def key(state: Any) -> Any:
 
 
 @lru_cache(maxsize=10_000)  # a call leaves most maps of a state as they were
-def _of_map(known: Map) -> frozenset[Any]:
-    return frozenset([(k, v) for k, v in known.items() if v != known.default])
+def _of_map(known: Map) -> tuple[int, frozenset[Any]]:
+    return known.default, frozenset([(k, v) for k, v in known.items() if v != known.default])
 
 
 @cache
