@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from driven import SOAK
 from host_memory_edits import BUGS, HARMLESS
+from test_vllm_runs import answer
 
-from conformance.driver.protocol import EngineError, Unsupported
+from conformance.driver.protocol import Unsupported
 from conformance.engines.ours.block_cache import block_cache
 from conformance.engines.vllm import RELEASES
-from conformance.engines.vllm.download import WHEELS
 from conformance.stems.block_cache.rules import HOSTS
 
-HERE = Path(__file__).parent
 QUICK = ("no_fence", "frees_twice", "an_abort_stores_all")  # the others in `make soak`
 
 
 def found(*names: str) -> dict[str, str | None]:
     """For each edit the law that is found broken in the newest release with it."""
-    try:
-        WHEELS.release(RELEASES[-1])
-    except EngineError as error:
-        pytest.skip(str(error))
-    paths = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parent), str(HERE)))}
-    command = [sys.executable, str(HERE / "host_memory_edits.py"), RELEASES[-1], *names]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=paths)
-    assert ran.returncode == 0, ran.stderr
-    answer: dict[str, str | None] = json.loads(ran.stdout.splitlines()[-1])
-    return answer
+    script = "import host_memory_edits\nhost_memory_edits.main(sys.argv[1], sys.argv[2:])"
+    answered: dict[str, str | None] = answer(RELEASES[-1], script, *names)
+    return answered
 
 
 @pytest.mark.engine

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
 from driven import SOAK
+from test_vllm_runs import answer as of_release
 
 from conformance.driver.lockstep import ANSWERED, CONFORMS, ENOUGH
-from conformance.driver.protocol import EngineError, Json
+from conformance.driver.protocol import Json
 from conformance.engines.vllm import RELEASES
-from conformance.engines.vllm.download import WHEELS
 from conformance.stems.host_tier.run import STAYS
 from spec.host_tier import stem as law
 
-ROOT = Path(__file__).resolve().parents[1]
 RUNS = 400 if SOAK else 60
 NEWEST = RELEASES[-1]
 pytestmark = pytest.mark.engine
@@ -28,26 +23,11 @@ pytestmark = pytest.mark.engine
 
 def answer(release: str, script: str, *arguments: str) -> Any:
     """The last line that a script printed, as JSON. It finds the maker of the stem as ``make``."""
-    try:
-        WHEELS.release(release)
-    except EngineError as error:
-        pytest.skip(str(error))
     before = """
-        import json, sys
-        from conformance.engines import registry
         from conformance.search.check import Search, check
-        make = registry.load("vllm", release=sys.argv[1]).makers["host_tier"]
+        make = makers["host_tier"]
     """
-    text = textwrap.dedent(before) + textwrap.dedent(script)
-    ran = subprocess.run(
-        [sys.executable, "-c", text, release, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
+    return of_release(release, textwrap.dedent(before) + textwrap.dedent(script), *arguments)
 
 
 DRIVEN = """

@@ -63,9 +63,6 @@ def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
 class HostConnector(AllGroups):
     """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it, and what it tells the workers."""
 
-    supports_divergent_local_hybrid_hits = False
-    requires_kv_delivery = False
-
     def __init__(self, real: Any, told: Any, parts: int) -> None:
         self.real, self._told, self._parts = real, told, parts
         self.asked: dict[str, TransferParams] = {}
@@ -178,28 +175,3 @@ class HostConnector(AllGroups):
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> Any:
         """From which memory the tokens come."""
         return self.real.get_external_cache_hit_sources(request, num_external_tokens)
-
-    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
-        """The connector does not look into the manager."""
-
-    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """The connector does not look into the pool."""
-
-    def get_loaded_kv_cache_group_ids(self, _: Any) -> tuple[int, ...]:
-        """It is left to the workers to clear the blocks of a request before."""
-        return ()
-
-    def has_pending_block_frees(self) -> bool:
-        """No block is kept by the connector."""
-        return False
-
-    def register_finished_partial_tail(self, *_: Any) -> bool:
-        """No block of which only a part is computed is copied."""
-        return False
-
-    def take_events(self) -> tuple[Any, ...]:
-        """Events of host memory are not read."""
-        return ()
-
-    def get_kv_connector_stats(self) -> None:
-        """No figures."""

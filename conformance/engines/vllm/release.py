@@ -22,10 +22,10 @@ from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
-from conformance.engines.vllm import offload, settings
+from conformance.engines.vllm import host_connector, settings
 from conformance.engines.vllm.download import BOOKKEEPING
+from conformance.engines.vllm.host_connector import HostConnector
 from conformance.engines.vllm.names import DigestTexts
-from conformance.engines.vllm.offload import HostConnector
 from conformance.engines.vllm.settings import Setup
 from conformance.engines.vllm.transfers import AllGroups, Factory, StandInConnector
 
@@ -83,9 +83,9 @@ ANSWERS = {
     "vllm.distributed.kv_transfer.kv_connector.v1.KVConnectorRole": StandIn(SCHEDULER="scheduler"),
     "vllm.distributed.kv_transfer.kv_connector.factory.KVConnectorFactory": Factory,
     # The connector to host memory derives what it tells the workers, and its figures, from classes without content.
-    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorMetadata": offload.HalfTold,
-    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorWorkerMetadata": offload.HalfTold,
-    "vllm.distributed.kv_transfer.kv_connector.v1.metrics.KVConnectorStats": offload.Figures,
+    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorMetadata": host_connector.HalfTold,
+    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorWorkerMetadata": host_connector.HalfTold,
+    "vllm.distributed.kv_transfer.kv_connector.v1.metrics.KVConnectorStats": host_connector.Figures,
 }
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
 UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
@@ -276,9 +276,9 @@ class VLLMRelease:
             self.imported.module(SINGLE).register_all_kvcache_specs(config)
         cached = self._specs.KVCacheConfig(num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers)
         if setup.host is not None:
-            if not self.imported.has(f"{offload.CONNECTOR}.config"):
+            if not self.imported.has(f"{host_connector.CONNECTOR}.config"):
                 raise Unsupported("the release's connector to host memory is not known")
-            vars(config.kv_transfer_config)["connector"] = partial(offload.made, self.imported, host=setup.host)
+            vars(config.kv_transfer_config)["connector"] = partial(host_connector.made, self.imported, host=setup.host)
         build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(
             vllm_config=config,

@@ -8,8 +8,8 @@ from typing import Any
 
 from conformance.driver.protocol import Json, PublishedEvents, Unsupported
 from conformance.engines.vllm import reading
+from conformance.engines.vllm.host_connector import HostConnector
 from conformance.engines.vllm.names import DigestTexts
-from conformance.engines.vllm.offload import HostConnector
 from conformance.engines.vllm.recording import Recorder
 from conformance.engines.vllm.release import VLLMRelease
 from conformance.engines.vllm.settings import HostTier, Setup

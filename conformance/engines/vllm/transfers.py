@@ -23,14 +23,41 @@ class TransferParams(NamedTuple):
 
 
 class AllGroups:
-    """Stands for vLLM's class ``SupportsHMA``: a connector that is given the blocks of all groups of layers."""
+    """Stands for vLLM's class ``SupportsHMA``, a connector that is given the blocks of all groups of layers, with what
+    both connectors of this package answer alike.
+    """
+
+    supports_divergent_local_hybrid_hits = False
+    requires_kv_delivery = False
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """The connector does not look into the manager."""
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """The connector does not look into the pool."""
+
+    def get_loaded_kv_cache_group_ids(self, _: Any) -> tuple[int, ...]:
+        """It is left to the workers to clear the blocks of a request before."""
+        return ()
+
+    def has_pending_block_frees(self) -> bool:
+        """No block is kept but what ``request_finished_all_groups`` says."""
+        return False
+
+    def register_finished_partial_tail(self, *_: Any) -> bool:
+        """Nobody reads blocks of which only a part is computed."""
+        return False
+
+    def take_events(self) -> tuple[Any, ...]:
+        """No KV events of other servers, and none of host memory."""
+        return ()
+
+    def get_kv_connector_stats(self) -> None:
+        """No figures."""
 
 
 class StandInConnector(AllGroups):
     """The scheduler's half of a connector with asynchronous transfers, as a scheduler calls it."""
-
-    supports_divergent_local_hybrid_hits = False
-    requires_kv_delivery = False
 
     unread: Sequence[Any]  # the statuses with which a request ends whose blocks no other server reads
 
@@ -105,34 +132,9 @@ class StandInConnector(AllGroups):
     def update_connector_output(self, connector_output: Any) -> None:
         """Transfers are done."""
 
-    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
-        """The connector does not look into the manager."""
-
-    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """The connector does not look into the pool."""
-
-    def get_loaded_kv_cache_group_ids(self, _: Any) -> tuple[int, ...]:
-        """A transfer leaves it to the workers to clear the blocks of a request before."""
-        return ()
-
-    def has_pending_block_frees(self) -> bool:
-        """No block is kept but those of ``request_finished_all_groups``."""
-        return False
-
     def has_pending_push_work(self) -> bool:
         """No transfer goes on without a request."""
         return False
-
-    def register_finished_partial_tail(self, *_: Any) -> bool:
-        """Nobody reads blocks of which only a part is computed."""
-        return False
-
-    def take_events(self) -> tuple[Any, ...]:
-        """No KV events of other servers."""
-        return ()
-
-    def get_kv_connector_stats(self) -> None:
-        """No figures."""
 
     def reset_cache(self) -> bool:
         """Nothing is to be reset."""
@@ -141,7 +143,7 @@ class StandInConnector(AllGroups):
 
 class Factory:
     """Stands for the factory of connectors: a scheduler with transfers gets a ``StandInConnector``, one with host
-    memory the release's own (``conformance.engines.vllm.offload``).
+    memory the release's own (``conformance.engines.vllm.host_connector``).
     """
 
     @staticmethod
