@@ -61,7 +61,8 @@ class Damage(NamedTuple):
 
 def places(shown: Any, path: tuple[Any, ...] = ()) -> Iterator[Damage]:
     """Each value of a snapshot, changed by one; each list without its last entry; each mapping of numbers without a
-    key. The root of a tree has no slots and nobody counts its locks; the components of a tree are no numbers.
+    key. The root of a tree has no slots and nobody counts its locks; the components of a tree are no numbers. A set of
+    names says how an engine works (``MambaSnapshot.at_once``), and not what it holds.
     """
     if isinstance(shown, bool):
         yield Damage(path, not shown)
@@ -81,7 +82,7 @@ def places(shown: Any, path: tuple[Any, ...] = ()) -> Iterator[Damage]:
             if path[-1:] == ("nodes",) and number == 0:
                 continue
             yield from places(value, (*path, number))
-    elif shown is not None and not isinstance(shown, str):
+    elif shown is not None and not isinstance(shown, (str, frozenset)):
         for name in names(shown):
             yield from places(getattr(shown, name), (*path, name))
 

@@ -32,7 +32,7 @@ from spec.finite import Map
 from spec.logic import Change, Invariant, Step, but
 
 LOOKS = 3  # at granted calls of each transition, and as many at others, with other arguments, and in damaged states
-DAMAGES = 1_000  # at most, until each law is false of a damaged state
+DAMAGES = 1_000  # at most, until each law is false of a damaged state; ten times as many where laws hold of most
 SELDOM = 0.15  # the part of the laws that hardly any single number makes false, so that this need not happen
 PARTS = {"cache": 12, "session_trim": 2}  # in which the transitions of a large stem are looked at
 
@@ -299,7 +299,7 @@ def test_both_readings_agree_on_laws_that_are_false(stem: str) -> None:
     evaluated, symbols = compiled(tuple(fact for facts in read_so for fact in facts)), places(pre)
     met = [call.state for granted, _ in walked(stem).values() for call in granted]
     never = {law.name for law in laws}
-    for _ in range(DAMAGES):
+    for number in range(10 * DAMAGES):
         at, one = damage(draw, draw.choice(met)), draw.choice(KEYS)
         values = Values(world, partial(_always, one))
         values.say_of(symbols, at)
@@ -309,7 +309,7 @@ def test_both_readings_agree_on_laws_that_are_false(stem: str) -> None:
             whole = [bool(law.of(at))] if len(facts) == 2 else []
             assert said == [*whole, bool(at_one(law, at, one))], (law.name, at, one)
             never -= set() if all(said) else {law.name}
-        if not never:
+        if not never or (number >= DAMAGES and len(never) <= SELDOM * len(laws)):
             break
     assert len(never) <= SELDOM * len(laws), never
 
