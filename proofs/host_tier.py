@@ -358,11 +358,18 @@ def _two_parts() -> tuple[HostTierState, ...]:
     return (law.initial(keys=1, slots=1, blocks=3, parts=2, jobs=2),)
 
 
+def _all_found() -> tuple[HostTierState, ...]:
+    """A slot for each key, so that all keys can be found together."""
+    return (law.initial(keys=2, slots=2, blocks=2, parts=1, jobs=2),)
+
+
 FOUND = "write reserve store end publish"  # the calls after which a key is found
 PROMISED = f"{FOUND} find promise"
 LATE = {"routes": {"publish": "write reserve store end write reserve store end"}}  # two keys wait
 ANY_FIND = tried("find", lambda st: ((k, True) for k in st.every_key.items()))
 PARTS = {"small": _two_parts, "sizes": {"keys": 1, "slots": 1, "blocks": 3, "parts": 2, "jobs": 2}}
+
+ALL_FOUND = {"small": _all_found, "sizes": {"keys": 2, "slots": 2, "blocks": 2, "parts": 1, "jobs": 2}}
 
 MUTANTS = (
     *idlers(
@@ -417,7 +424,7 @@ MUTANTS = (
     Mutant("discards_uncounted", "discard", "available_counts", discards_uncounted),
     Mutant("discards_for_good", "discard", "every_slot_comes_back", discards_for_good),
     Mutant("promises_what_is_written", "promise", "promised_is_there", promises_what_is_written),
-    Mutant("promises_all", "promise", "one_promise_more", promises_all),
+    Mutant("promises_all", "promise", "one_promise_more", promises_all, ALL_FOUND),
     Mutant("withdraws_under_a_load", "withdraw", "loads_are_promised", withdraws_under_a_load),
     Mutant("withdraws_nothing_left", "withdraw", "promised_is_there", withdraws_nothing_left),
     Mutant("evicts_what_was_promised", "evict", "promised_is_there", evicts_what_was_promised),

@@ -39,6 +39,7 @@ STEPS = 60  # of one walk
 CALLS = 2_000  # of all walks, at least
 MOST = 150_000  # of all walks, at most: then a corner counts as one that no call reaches
 PROPOSED = 60  # calls that are tried of one transition in one state
+RETRIES = 20  # of a call on a route, with other arguments, until it is granted
 KEYS = range(-1, 8)  # of the maps of these worlds, with one to spare on each side
 
 
@@ -130,9 +131,10 @@ class Finite:
 def calls(stem: str, missing: set[tuple[str, str]] | None = None) -> Iterator[tuple[str, Finite, Step[Any]]]:
     """Calls without end, each with its transition and its step, in states to which random walks lead.
 
-    A walk begins with the calls of a route of the stem's hints, or at random. One in three steps is of a transition
-    that was granted seldom, and one in six has other arguments than those that the stem's hints propose. ``missing``:
-    corners, each with its transition; while a corner of a transition is missing, a call at this corner is preferred.
+    A walk begins with the calls of a route of the stem's hints, each tried until it is granted, or at random. One in
+    three steps is of a transition that was granted seldom, and one in six has other arguments than those that the
+    stem's hints propose. ``missing``: corners, each with its transition; while a corner of a transition is missing, a
+    call at this corner is preferred.
     """
     hints, draw = hints_of(stem), random.Random(SEED)
     routes = ["", *(f"{route} {way.split()[0]}" for way, route in hints.routes.items())]
@@ -141,7 +143,7 @@ def calls(stem: str, missing: set[tuple[str, str]] | None = None) -> Iterator[tu
         for first in (*(LARGER[stem]() if stem in LARGER else ()), *hints.small()):
             at, route = first, draw.choice(routes).split()
             for number in range(STEPS):
-                names = route[number : number + 1] or _names(draw, granted)
+                names = route[number : number + 1] * RETRIES or _names(draw, granted)
                 for name, call, step in _tried(hints, at, draw, names, missing or set()):
                     yield name, call, step
                     if step.granted:
