@@ -50,7 +50,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Transition],
         transitions = {**known.stem.transitions, name: text}
         found = replace(known, stem=replace(known.stem, transitions=transitions))
         monkeypatch.setattr(walks, "hints_of", lambda _: found)
-        monkeypatch.setattr(walks, "MOST", 3_000)
+        monkeypatch.setattr(walks, "MOST", 6_000)
         return seen(stem)
 
     return plant

@@ -163,7 +163,11 @@ def test_every_exclusion_is_looked_for_above() -> None:
 
 
 # Our scheduler has no host memory: runs on vLLM's are in tests/test_vllm_host_memory.py.
-OF_HOST_MEMORY = {BlockCacheExclusion.HOST_RESET_AGAIN, BlockCacheExclusion.HOST_RELOAD}
+OF_HOST_MEMORY = {
+    BlockCacheExclusion.HOST_RESET_AGAIN,
+    BlockCacheExclusion.HOST_RESET_UNDER_LOAD,
+    BlockCacheExclusion.HOST_RELOAD,
+}
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.HOST_ANSWERS: (
         {"host": {"slots": 2, "prompt_only": False}},

@@ -157,6 +157,15 @@ def repaired(self):
     self._current_batch_jobs_to_flush |= waits
 OffloadingConnectorScheduler.reset_cache = repaired
 """,
+    # The workers wait for the loads that a reset gave up, and then begin copies to the slots that it gave back.
+    "host_slot_written_under_load": """
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
+begin = OffloadingConnectorWorker.handle_preemptions
+def repaired(self, copied):
+    self.worker.wait(copied.jobs_to_flush - copied.store_jobs.keys())
+    begin(self, copied)
+OffloadingConnectorWorker.handle_preemptions = repaired
+""",
 }
 
 

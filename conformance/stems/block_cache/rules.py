@@ -288,4 +288,6 @@ class BlockCacheMachine(StemMachine):
                 preempt = False
             preempts = preempt and not self.begun.waits_with_blocks()
             again = self.begun.host_is_reset and self.excludes(Exclusion.HOST_RESET_AGAIN)
-            self.do("reset", preempt=preempts, **({"host": (sure == 1 or preempt) and not again} if with_host else {}))
+            loads = bool(self.begun.exchange.loading()) and self.excludes(Exclusion.HOST_RESET_UNDER_LOAD)
+            host = (sure == 1 or preempt) and not again and not loads
+            self.do("reset", preempt=preempts, **({"host": host} if with_host else {}))

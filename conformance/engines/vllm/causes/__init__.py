@@ -20,7 +20,7 @@ NULL_BLOCK = 1  # the pool has one block more than a run counts
 
 def launch(config: Json) -> str:
     """The command that starts a server of this configuration of a run. MODEL stands for a model of its kind, and
-    CONNECTOR for a KV connector that loads asynchronously.
+    CONNECTOR for a KV connector that loads asynchronously; with host memory it is vLLM's own.
     """
     flags = {
         "block-size": config["block_size"],
@@ -42,7 +42,14 @@ def launch(config: Json) -> str:
 
 def _connector(config: Json) -> Json:
     failure = {"kv_load_failure_policy": config["failure"]} if "failure" in config else {}
-    return {"kv_connector": "CONNECTOR", "kv_role": "kv_both", **failure}
+    host = config.get("host")
+    if host is None:
+        return {"kv_connector": "CONNECTOR", "kv_role": "kv_both", **failure}
+    blocks = host["slots"] * host["blocks_per_slot"]
+    more = {"cpu_bytes_to_use": f"the bytes of {blocks} block{'s' * (blocks > 1)}", "eviction_policy": host["policy"]}
+    more |= {"blocks_per_chunk": host["blocks_per_slot"], "store_threshold": host["threshold"]}
+    more |= {"offload_prompt_only": host["prompt_only"]}
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": more, **failure}
 
 
 def _add(step: Json) -> str:
@@ -60,12 +67,15 @@ def _arrive(step: Json) -> str:
 
 def _reset(step: Json) -> str:
     asked = f"POST /reset_prefix_cache?reset_running_requests={str(step['preempt']).lower()}"
+    if "host" in step:
+        asked += f"&reset_external={str(step['host']).lower()}"
     return f"# with VLLM_SERVER_DEV_MODE=1 in the environment of the server\n{asked}"
 
 
 CALLS: dict[str, Callable[[Json], str]] = {
     "add": _add,
     "arrive": _arrive,
+    "stored": lambda step: f"# copy {step['job']} to host memory ends",
     "sent": lambda step: f"# the connector says that the blocks of request {step['request']} were read",
     "abort": lambda step: f"# the client of request {step['request']} goes away",
     "schedule": lambda _: "# the scheduler makes a step",
