@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 from driven import SOAK
 from test_vllm_runs import answer as of_release
 
-from conformance.driver.lockstep import ANSWERED, CONFORMS, ENOUGH
-from conformance.driver.protocol import Json
+from conformance.driver.lockstep import CONFORMS
 from conformance.engines.vllm import RELEASES
 from conformance.stems.host_tier.run import STAYS
 from spec.host_tier import stem as law
@@ -164,72 +162,3 @@ def test_a_bug_that_is_planted_in_the_newest_release_is_found(bug: str) -> None:
     patch, laws = PLANTED[bug]
     name, detail = answer(NEWEST, FOUND, textwrap.dedent(patch))
     assert name in laws, (name, detail)
-
-
-# What older releases do. Each: the law that breaks, the releases from the first to the last that show it, and the run.
-
-CONFIG: Json = {
-    **{"slots": 2, "keys": 4, "parts": 1, "requests": 2},
-    **{"policy": "lru", "threshold": 1, "events": False},
-}
-
-
-def stores(request: int, keys: list[int], job: int = 1) -> list[Json]:
-    """A request that has computed its keys offers them all, and they are copied and found."""
-    begun: list[Json] = [{"op": "begin", "request": request, "keys": keys}]
-    begun += [{"op": "compute", "request": request, "to": len(keys)}]
-    begun += [{"op": "offer", "request": request, "first": 0, "last": len(keys), "job": job}]
-    return [*begun, {"op": "start", "job": job}, {"op": "end", "job": job, "well": True}, {"op": "report", "job": job}]
-
-
-TOUCH: Json = {"op": "touch", "request": 2, "first": 0, "last": 1}
-OLDER: dict[str, tuple[str, str, str, Json, list[Json]]] = {
-    "an offered key is evicted for the others": (
-        STAYS,
-        "0.13.0",
-        "0.16.0",
-        CONFIG,
-        [*stores(1, [1, 2]), *stores(2, [1, 3])[:3]],
-    ),
-    "a key that is written is touched": (
-        ANSWERED,
-        "0.13.0",
-        "0.16.0",
-        {**CONFIG, "policy": "arc"},
-        [*stores(1, [1])[:3], {"op": "touch", "request": 1, "first": 0, "last": 1}],
-    ),
-    "what a refused offer has evicted is not published": (
-        "believes_what_is_held",
-        "0.13.0",
-        "0.18.1",
-        {**CONFIG, "slots": 1, "policy": "arc", "events": True},
-        [*stores(1, [1]), *stores(2, [2, 3])[:3]],
-    ),
-    "an offer is refused although there is room": (
-        ENOUGH,
-        "0.18.1",
-        "0.27.1",
-        {**CONFIG, "policy": "arc"},
-        [
-            *(*stores(1, [1]), {"op": "finish", "request": 1}, *stores(1, [2, 3])),
-            *({"op": "begin", "request": 2, "keys": [1]}, *[TOUCH] * 2, {"op": "finish", "request": 2}),
-            *({"op": "begin", "request": 2, "keys": [2, 4]}, TOUCH, {"op": "compute", "request": 2, "to": 2}),
-            {"op": "offer", "request": 2, "first": 0, "last": 2, "job": 1},
-        ],
-    ),
-}
-SHOWN = """
-    from conformance.driver.trace import Trace
-    from conformance.traces.outcome import outcome
-    seen = outcome(Trace("host_tier", *json.loads(sys.argv[2])), make)
-    print(json.dumps([[found.law, found.step] for found in seen.breaks]))
-"""
-
-
-@pytest.mark.parametrize("name", OLDER)
-def test_what_an_older_release_does_is_gone_in_a_newer_one(name: str) -> None:
-    broken, first, last, config, steps = OLDER[name]
-    after = RELEASES[RELEASES.index(last) + 1]
-    for release in (first, last, after):
-        expected = [] if release == after else [[broken, len(steps)]]
-        assert answer(release, SHOWN, json.dumps([config, steps])) == expected, release

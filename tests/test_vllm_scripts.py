@@ -157,6 +157,57 @@ def repaired(self):
     self._current_batch_jobs_to_flush |= waits
 OffloadingConnectorScheduler.reset_cache = repaired
 """,
+    # The offered blocks that host memory has are promised to a load while the offer evicts.
+    "host_offer_evicts_its_own_key": """
+from vllm.v1.kv_offload.lru_manager import LRUOffloadingManager
+store = LRUOffloadingManager.prepare_store
+def repaired(self, hashes):
+    hashes = list(hashes)
+    kept = [one for one in hashes if self.lookup([one])]
+    self.prepare_load(kept)
+    stored = store(self, hashes)
+    self.complete_load(kept)
+    return stored
+LRUOffloadingManager.prepare_store = repaired
+""",
+    # A block whose copy is under way moves to the end of the list in which it stands.
+    "host_touch_while_written": """
+from vllm.v1.kv_offload.arc_manager import ARCOffloadingManager
+touch = ARCOffloadingManager.touch
+def repaired(self, hashes):
+    for one in reversed(list(hashes)):
+        if one in self.t1 and not self.t1[one].is_ready:
+            self.t1.move_to_end(one)
+        else:
+            touch(self, [one])
+ARCOffloadingManager.touch = repaired
+""",
+    # A refused offer leaves the lists of the policy and the free slots as they were.
+    "host_refused_offer_evicts": """
+from vllm.v1.kv_offload.arc_manager import ARCOffloadingManager
+store = ARCOffloadingManager.prepare_store
+def repaired(self, hashes):
+    lists = [self.t1, self.t2, self.b1, self.b2, self.backend.allocated_blocks_free_list]
+    before = [one.copy() for one in lists]
+    stored = store(self, hashes)
+    if stored is None:
+        self.t1, self.t2, self.b1, self.b2, self.backend.allocated_blocks_free_list = before
+    return stored
+ARCOffloadingManager.prepare_store = repaired
+""",
+    # Where the list t2 has too few blocks to evict, the list t1 is looked at whatever its target is.
+    "host_offer_refused_with_room": """
+from vllm.v1.kv_offload.cpu.policies.arc import ARCCachePolicy
+evict = ARCCachePolicy.evict
+def repaired(self, count, protected):
+    evicted = evict(self, count, protected)
+    if evicted is None:
+        target, self.target_t1_size = self.target_t1_size, 0.0
+        evicted = evict(self, count, protected)
+        self.target_t1_size = target
+    return evicted
+ARCCachePolicy.evict = repaired
+""",
     # The workers wait for the loads that a reset gave up, and then begin copies to the slots that it gave back.
     "host_slot_written_under_load": """
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
@@ -176,7 +227,8 @@ KEEPS = {
         *("refused_drafts_are_counted", "stale_output_stops_scheduler"),
         *("state_inside_a_block", "window_slides_by_drafts"),
     ],
-    "0.30.0": ["host_stores_uncomputed_slot"],
+    "0.18.1": ["host_offer_evicts_its_own_key", "host_touch_while_written"],
+    "0.30.0": ["host_stores_uncomputed_slot", "host_offer_refused_with_room"],
     "0.31.0": ["loaded_requests_wait_for_each_other"],
     "0.33.0": ["host_reload_after_preemption"],
 }
