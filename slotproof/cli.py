@@ -201,6 +201,15 @@ def mutate(
         str | None, typer.Option(help="Of impl and engine: time after which no other edit is tried, for example 10m.")
     ] = None,
     release: Annotated[str | None, typer.Option(help="Of engine: the release that is edited.")] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            metavar="PATH",
+            help="Of engine: only edits of this file or folder below its package, for example v1/kv_offload; can be "
+            "repeated.",
+        ),
+    ] = None,
     first: Annotated[
         bool, typer.Option("--first", help="Of engine: a check ends with its first new violation, once it is shrunk.")
     ] = False,
@@ -235,10 +244,13 @@ def mutate(
             raise UsageError(f"mutate engine needs the name of one engine; {what_else}")
         limit = None if budget is None else checking.seconds(budget, None)
         engine, count = (stem or [""])[0], sample or mutating_engine.COUNT
-        drawn = mutating_engine.EngineMutationOptions(engine, release, seed or 0, count, first, limit, keep, json)
+        files = tuple(file or ())
+        drawn = mutating_engine.EngineMutationOptions(
+            engine, release, seed or 0, count, first, limit, keep, json, files
+        )
         raise typer.Exit(mutating_engine.run(drawn))
-    if release is not None or first:
-        raise UsageError("--release and --first are for mutate engine")
+    if release is not None or first or file:
+        raise UsageError("--release, --file and --first are for mutate engine")
     if what == "impl":
         from slotproof.planted import mutating_impl
 

@@ -94,12 +94,13 @@ BUGS = {
 HARMLESS = {
     # The least recently used key is not the first to go.
     "touches_nothing": _manager("touch", "self._policy.touch(keys, req_context)", "pass"),
-    # More is waited for than is needed.
+    # More is waited for than is needed: all copies of earlier steps. (With those of the step itself it is a bug: the
+    # workers begin a copy for which a step waits before they compute the step.)
     "waits_for_all": _connector(
         "_build_connector_meta",
-        "meta = OffloadingConnectorMetadata(",
+        "partial_store_jobs = ",
         "self._current_batch_jobs_to_flush.update(j for j in self._jobs if self._jobs[j].is_store)\n"
-        "    meta = OffloadingConnectorMetadata(",
+        "    partial_store_jobs = ",
     ),
     # Nothing is found.
     "finds_nothing": _manager("lookup", "if chunk is None:", "if True:"),

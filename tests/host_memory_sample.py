@@ -2,8 +2,10 @@
 
 The draw: ``random.Random(3).sample`` over the sorted references of the twenty bugs of host memory of 2026 that were
 collected when the stem ``host_tier`` was written. The first ten that can be made in vLLM's connector and manager are
-taken. Three before the tenth cannot: SGLang pull request 29204 is about windows, SGLang pull request 38452 about a tier
-behind host memory, and vLLM issue 54914 needs several groups; the runs have none of these.
+taken. Four before the tenth cannot: SGLang pull request 29204 is about windows, SGLang pull request 38452 about a tier
+behind host memory, and vLLM issue 54914 needs several groups; the runs have none of these. vLLM issue 49118, an abort
+that looks for a request which was never admitted, was written down and run: the newest release knows a request from the
+moment it comes, so that the edit changed nothing, and the next of the draw took its place.
 
 ``python tests/host_memory_sample.py RELEASE NAME ...`` prints for each edit and seed, as JSON, the law that drawn runs
 of ``block_cache`` with host memory find broken, and after how many seconds.
@@ -32,13 +34,6 @@ SAMPLE = {
         "OffloadingConnectorScheduler._build_store_jobs",
         "src_block_ids, group_sizes=group_sizes, block_indices=block_indices",
         "src_block_ids[::-1], group_sizes=group_sizes, block_indices=block_indices",
-    ),
-    # vLLM issue 49118: the abort of a request that has not run yet ends the engine.
-    "abort_of_a_waiting_request": Edit(
-        CONNECTOR,
-        "OffloadingConnectorScheduler.request_finished",
-        "self._req_status.get(request.request_id)",
-        "self._req_status[request.request_id]",
     ),
     # LMCache pull request 4068: what was reserved and is not written yet is published.
     "published_when_reserved": Edit(
@@ -89,6 +84,13 @@ SAMPLE = {
         "        if not job_status.is_store:\n"
         "            self.manager.complete_load(job_status.keys, req_status.req_context)\n"
         "            job_status.keys = set()\n",
+    ),
+    # LMCache pull request 3770: what was promised under one key is given back under another, so one stays promised.
+    "one_key_stays_promised": Edit(
+        CONNECTOR,
+        "OffloadingConnectorScheduler._update_connector_output",
+        "self.manager.complete_load(job_status.keys, req_status.req_context)",
+        "self.manager.complete_load([*job_status.keys][1:], req_status.req_context)",
     ),
 }
 MORE_HARMLESS = {

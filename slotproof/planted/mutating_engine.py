@@ -33,6 +33,7 @@ COLUMNS = ("place", "function", "was", "is", "what became of it", "why")
 @dataclass(frozen=True)
 class EngineMutationOptions:
     """``engine``, ``release``: whose source is edited. ``seed``, ``count``: which edits are drawn, and how many.
+    ``files``: files and folders below the engine's package; without any, those that the engine calls its bookkeeping.
     ``first``: each check ends with its first new violation. ``budget``: seconds after which no other edit is begun.
     ``keep``: write the result to docs/mutation_engines.json.
     """
@@ -45,6 +46,7 @@ class EngineMutationOptions:
     budget: float | None = None
     keep: bool = False
     json: Path | None = None
+    files: tuple[str, ...] = ()
 
 
 def run(options: EngineMutationOptions) -> int:
@@ -52,12 +54,16 @@ def run(options: EngineMutationOptions) -> int:
     fewer than ``AIM`` of those that are not equivalent are found.
     """
     bookkeeping, release = _known(options)
+    if options.files and options.keep:
+        raise UsageError("--keep is for edits of all bookkeeping, without --file")
     from conformance.planted.mutants import edits, places
     from slotproof.planted import edit_check
 
     begun, start = Begun(_file(options, release)), time.monotonic()
     root, first = _drawn_from(options.engine, release, begun)
-    spots = edits.spots(root, bookkeeping, first["lines"])
+    spots = edits.spots(root, options.files or bookkeeping, first["lines"])
+    if not spots:
+        raise UsageError(f"mutate engine: nothing is executed of {', '.join(options.files or bookkeeping)}")
     chosen = {edits.identity(one.spot): one for one in places.sample(root, spots, options.count, options.seed)}
     done = len(begun.of(chosen))
     say(f"{options.engine} {release}: {len(spots)} edits of {len({s.file for s in spots})} files; seed {options.seed}")
