@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 from driven import SOAK
 from host_memory_edits import BUGS, HARMLESS
+from host_memory_sample import MORE_HARMLESS, SAMPLE
 from test_vllm_runs import answer
 
 from conformance.driver.protocol import Unsupported
 from conformance.engines.ours.block_cache import block_cache
 from conformance.engines.vllm import RELEASES
+from conformance.stems.block_cache.exchange import Exchange
+from conformance.stems.block_cache.protocol import Launched, RequestLoad
 from conformance.stems.block_cache.rules import HOSTS
+from conformance.stems.block_cache.worker import Workers
 
 QUICK = ("no_fence", "frees_twice", "an_abort_stores_all")  # the others in `make soak`
 
@@ -34,6 +38,31 @@ def test_a_bug_of_host_memory_is_found() -> None:
 @pytest.mark.soak
 def test_a_harmless_edit_shows_nothing() -> None:
     assert found(*HARMLESS) == dict.fromkeys(HARMLESS)
+
+
+@pytest.mark.engine
+@pytest.mark.soak
+def test_most_bugs_of_a_draw_are_found() -> None:
+    """Each with two of three seeds within a minute, one of them a load whose slots are not kept."""
+    script = "import host_memory_sample\nhost_memory_sample.main(sys.argv[1], sys.argv[2:])"
+    answered: dict[str, dict[str, tuple[str | None, float]]] = answer(RELEASES[-1], script, *SAMPLE, *MORE_HARMLESS)
+    often = {name: sum(law is not None and s < 60 for law, s in seeds.values()) for name, seeds in answered.items()}
+    assert sum(often[name] >= 2 for name in SAMPLE) >= 7, often
+    assert often["evicted_during_load"] >= 2, often
+    assert [name for name in MORE_HARMLESS if often[name]] == []
+
+
+def test_a_copy_for_which_two_steps_wait_is_done_once() -> None:
+    """A load that begins with the second of them is done, which needs the copy."""
+    config = {"block_size": 4, "layers": [{"kind": "full"}], "caching": False, "transfers": True}
+    exchange = Exchange(Workers(config), 4)
+    load = RequestLoad(0, 4, ((2,),), 1, ((1, 2),))
+    exchange.launched(Launched({}, stores={0: ((1, 1),)}), {})
+    exchange.completed()
+    exchange.launched(Launched({}, flushed=(0,)), {})
+    exchange.launched(Launched({}, flushed=(0,), loads={7: load}), {7: [1, 2, 3, 4]})
+    exchange.arrives(7, 0)
+    assert exchange.completed().stored == (0,)
 
 
 def test_our_scheduler_has_no_host_memory() -> None:

@@ -68,7 +68,7 @@ class Exchange:
 
     def _waited_for(self, step: int) -> list[int]:
         """The copies that are not done and for which the workers wait before this step or an earlier one."""
-        jobs = (job for at, jobs in self._flushes.items() if at <= step for job in jobs)
+        jobs = dict.fromkeys(job for at, jobs in self._flushes.items() if at <= step for job in jobs)
         return [job for job in jobs if job in self._stores and job not in self._stored]
 
     def _may_end(self, job: int, step: int) -> bool:
