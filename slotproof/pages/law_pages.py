@@ -35,6 +35,7 @@ from spec.scope import OUTSIDE
 
 FOLDER = "laws"  # in the folder of the documents: one page a stem
 RUNS = "runs"  # the page of what runs judge beside the laws
+EVENTS = "kv_events"  # the stem of KV events, which runs of other stems publish
 WHOLE = "cache"  # the stem whose theorems leave transitions of its parts out
 
 
@@ -141,12 +142,14 @@ def stated(stem: str, law: str) -> tuple[str, str]:
 
 def place(stem: str, name: str) -> str | None:
     """Where a law, a transition or a claim about each call of a stem stands, or a rule of runs, from the folder of the
-    documents; ``None`` for another name.
+    documents; ``None`` for another name. A run judges the KV events that an engine publishes by their own law.
     """
     known = hints_of(stem).stem
     if name in known.invariants.keys() | known.changes.keys() | known.transitions.keys() | of_each_call(known).keys():
         of, anchor = stated(stem, name)
         return f"{FOLDER}/{of}.md#{anchor}"
+    if name in hints_of(EVENTS).stem.invariants:
+        return f"{FOLDER}/{EVENTS}.md#{name}"
     return f"{FOLDER}/{RUNS}.md#{name}" if name in {rule.name for rule in rules()} else None
 
 

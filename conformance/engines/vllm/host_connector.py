@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from conformance.engines.vllm import host_slots
 from conformance.engines.vllm.settings import HostTier
 from conformance.engines.vllm.transfers import AllGroups, TransferParams
-from conformance.stems.block_cache.protocol import Copies, RequestLoad, Tables
+from conformance.stems.block_cache.protocol import Copies, HostShown, RequestLoad, Tables
 
 CONNECTOR = "distributed.kv_transfer.kv_connector.v1.offloading"
 
@@ -51,7 +52,7 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnect
             raise NotImplementedError
 
     real = imported.module(f"{CONNECTOR}.scheduler").OffloadingConnectorScheduler(SizedSpec(translated), config, groups)
-    return HostConnector(real, imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata, host.blocks_per_chunk)
+    return HostConnector(real, imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata, host)
 
 
 def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
@@ -63,8 +64,8 @@ def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
 class HostConnector(AllGroups):
     """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it, and what it tells the workers."""
 
-    def __init__(self, real: Any, told: Any, parts: int) -> None:
-        self.real, self._told, self._parts = real, told, parts
+    def __init__(self, real: Any, told: Any, host: HostTier) -> None:
+        self.real, self._told, self._parts, self._slots = real, told, host.blocks_per_chunk, host.slots
         self.asked: dict[str, TransferParams] = {}
         self._loaded: dict[str, tuple[int, int, Tables]] = {}
         self._loads: dict[int, RequestLoad] = {}
@@ -103,6 +104,18 @@ class HostConnector(AllGroups):
         for job in (*(self._jobs.pop(request) for request in received), *stored):
             told.mark_completed(job)
         return told
+
+    def shown(self) -> HostShown:
+        """The slots of host memory, as the release's manager has them."""
+        manager = self.real.manager
+        return HostShown(
+            self._slots,
+            [*host_slots.chunks(manager).values()],
+            host_slots.free(manager),
+            host_slots.available(manager),
+            host_slots.evictable(manager),
+            host_slots.writing(manager),
+        )
 
     # What a scheduler calls.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conformance.driver.protocol import Json, PublishedEvents
+from conformance.engines.vllm import host_slots
 from conformance.engines.vllm.offloading import Offloading, slots_of
 from conformance.engines.vllm.release import VLLMRelease
 from conformance.stems.host_tier.protocol import ABSENT, FOUND, PENDING, HostTierSnapshot, Offered
@@ -71,16 +72,16 @@ class VLLMHostTier:
 
     def snapshot(self) -> HostTierSnapshot:
         """The fields of the manager, of its policy and of its pool of slots."""
-        chunks = self._of.chunks(self._manager)
-        listed = self._of.listed(self._manager)
+        chunks = host_slots.chunks(self._manager)
+        listed = host_slots.listed(self._manager)
         return HostTierSnapshot(
             slots={self._number.get(key, 0): slot for key, (slot, _) in chunks.items()},
             refs={self._number.get(key, 0): count for key, (_, count) in chunks.items()},
-            free=self._of.free(self._manager),
-            available=self._of.available(self._manager),
-            evictable=self._of.evictable(self._manager),
+            free=host_slots.free(self._manager),
+            available=host_slots.available(self._manager),
+            evictable=host_slots.evictable(self._manager),
             listed=None if listed is None else frozenset(self._numbers(listed)),
-            writing=self._of.writing(self._manager),
+            writing=host_slots.writing(self._manager),
         )
 
     def published(self) -> PublishedEvents | None:
@@ -90,7 +91,7 @@ class VLLMHostTier:
         told = [self._of.event(event) for event in self._manager.take_events()]
         events = [*self._events, *(event for event in told if event is not None)]
         self._events = []
-        chunks = self._of.chunks(self._manager)
+        chunks = host_slots.chunks(self._manager)
         return PublishedEvents(events, keys=[("CPU", None, key) for key, (_, count) in chunks.items() if count >= 0])
 
     def _named(self, keys: Sequence[int]) -> list[bytes]:

@@ -178,6 +178,7 @@ class VLLMScheduler:
                 if not request.is_finished()
             },
             deferred=tuple(self._release.deferred(self._scheduler)),
+            host=None if self._host is None else self._host.shown(),
         )
 
     def published(self) -> PublishedEvents | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from conformance.stems.block_cache.follow import BlockStories, FollowedRequest
+from conformance.stems.block_cache.host import host_problems
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot
 from conformance.stems.block_pool.projection import block_problems, project_blocks
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
@@ -69,7 +70,8 @@ def problems(
     st: BlockCacheState, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, FollowedRequest]
 ) -> list[str]:
     """What the snapshot shows and the law's state has no field for, in words."""
-    return [*block_problems(st.pool, pool), *_of_requests(seen, here)]
+    host = [] if seen.host is None else host_problems(seen.host)
+    return [*block_problems(st.pool, pool), *_of_requests(seen, here), *host]
 
 
 def _of_requests(seen: BlockCacheSnapshot, here: Mapping[int, FollowedRequest]) -> Iterable[str]:

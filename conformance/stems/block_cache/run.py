@@ -19,6 +19,7 @@ from conformance.driver.protocol import Json, Misuse, lacking
 from conformance.driver.shadow import BLOCK_SLOTS, NOBODY, STATES, Shadow, WrongSlot
 from conformance.stems.block_cache.exchange import Exchange
 from conformance.stems.block_cache.follow import NOTHING_HELD, BlockStories, Follower
+from conformance.stems.block_cache.host import HOST_RESTS, does_not_rest
 from conformance.stems.block_cache.memory import Misread
 from conformance.stems.block_cache.projection import problems, project, whole
 from conformance.stems.block_cache.protocol import (
@@ -270,13 +271,15 @@ class BlockCacheRun:
 
     @operation
     def audit(self) -> Calls:
-        """With no request, no step in flight and no transfer, every block is free."""
+        """With no request, no step in flight and no transfer, every block is free, and host memory promises nothing."""
         if self.follower.here or self.flying or not self.exchange.is_quiet():
             raise Misuse("requests are there, or steps in flight, or transfers", by_engine=True)
         pool = self.law.state.pool
         if pool.available != pool.blocks.size:
             held = sorted(b for b in pool.blocks.items() if pool.refs(b) > 0)
             raise Finding(QUIESCENT, NOTHING_HELD, f"blocks {held} are not free")
+        if self.seen.host is not None and (kept := does_not_rest(self.seen.host)):
+            raise Finding(QUIESCENT, HOST_RESTS, kept)
         yield None
 
     # What no law says of a single call.
@@ -350,7 +353,7 @@ class BlockCacheRun:
         return False
 
     def beyond_state(self) -> list[str]:
-        """What is wrong with the free queue, the prefix cache, or what the scheduler knows of its requests."""
+        """What is wrong with the free queue, the prefix cache, host memory, or what the scheduler knows of requests."""
         return problems(self.law.state, self.seen, self._pool, self.follower.here)
 
     def judge(self) -> None:
