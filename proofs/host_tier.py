@@ -368,7 +368,6 @@ PROMISED = f"{FOUND} find promise"
 LATE = {"routes": {"publish": "write reserve store end write reserve store end"}}  # two keys wait
 ANY_FIND = tried("find", lambda st: ((k, True) for k in st.every_key.items()))
 PARTS = {"small": _two_parts, "sizes": {"keys": 1, "slots": 1, "blocks": 3, "parts": 2, "jobs": 2}}
-
 ALL_FOUND = {"small": _all_found, "sizes": {"keys": 2, "slots": 2, "blocks": 2, "parts": 1, "jobs": 2}}
 
 MUTANTS = (
