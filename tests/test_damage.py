@@ -62,7 +62,7 @@ class Damage(NamedTuple):
 def places(shown: Any, path: tuple[Any, ...] = ()) -> Iterator[Damage]:
     """Each value of a snapshot, changed by one; each list without its last entry; each mapping of numbers without a
     key. The root of a tree has no slots and nobody counts its locks; the components of a tree are no numbers. A set of
-    names says how an engine works (``MambaSnapshot.at_once``), and not what it holds.
+    names says how an engine works (``MambaSlotsSnapshot.at_once``), and not what it holds.
     """
     if isinstance(shown, bool):
         yield Damage(path, not shown)
