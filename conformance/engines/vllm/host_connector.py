@@ -18,7 +18,8 @@ from typing import Any
 from conformance.engines.vllm import host_slots
 from conformance.engines.vllm.settings import HostTier
 from conformance.engines.vllm.transfers import AllGroups, TransferParams
-from conformance.stems.block_cache.protocol import Copies, HostShown, RequestLoad, Tables
+from conformance.stems.block_cache.protocol import Copies, RequestLoad, Tables
+from conformance.stems.host_tier.protocol import HostTierSnapshot
 
 CONNECTOR = "distributed.kv_transfer.kv_connector.v1.offloading"
 
@@ -52,7 +53,7 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnect
             raise NotImplementedError
 
     real = imported.module(f"{CONNECTOR}.scheduler").OffloadingConnectorScheduler(SizedSpec(translated), config, groups)
-    return HostConnector(real, imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata, host)
+    return HostConnector(real, imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata, host.blocks_per_chunk)
 
 
 def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
@@ -64,8 +65,8 @@ def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
 class HostConnector(AllGroups):
     """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it, and what it tells the workers."""
 
-    def __init__(self, real: Any, told: Any, host: HostTier) -> None:
-        self.real, self._told, self._parts, self._slots = real, told, host.blocks_per_chunk, host.slots
+    def __init__(self, real: Any, told: Any, parts: int) -> None:
+        self.real, self._told, self._parts = real, told, parts
         self.asked: dict[str, TransferParams] = {}
         self._loaded: dict[str, tuple[int, int, Tables]] = {}
         self._loads: dict[int, RequestLoad] = {}
@@ -105,17 +106,10 @@ class HostConnector(AllGroups):
             told.mark_completed(job)
         return told
 
-    def shown(self) -> HostShown:
+    def shown(self) -> HostTierSnapshot:
         """The slots of host memory, as the release's manager has them."""
-        manager = self.real.manager
-        return HostShown(
-            self._slots,
-            [*host_slots.chunks(manager).values()],
-            host_slots.free(manager),
-            host_slots.available(manager),
-            host_slots.evictable(manager),
-            host_slots.writing(manager),
-        )
+        numbers = {key: number for number, key in enumerate(host_slots.chunks(self.real.manager), start=1)}
+        return host_slots.shown(self.real.manager, lambda key: numbers.setdefault(key, len(numbers) + 1))
 
     # What a scheduler calls.
 

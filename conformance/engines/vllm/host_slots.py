@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from conformance.stems.host_tier.protocol import HostTierSnapshot
+
+
+def shown(manager: Any, number: Callable[[bytes], int]) -> HostTierSnapshot:
+    """The fields of a manager, of its policy and of its pool of slots. ``number``: the number of a key."""
+    known, keys = chunks(manager), listed(manager)
+    return HostTierSnapshot(
+        slots={number(key): slot for key, (slot, _) in known.items()},
+        refs={number(key): count for key, (_, count) in known.items()},
+        free=free(manager),
+        available=available(manager),
+        evictable=evictable(manager),
+        listed=None if keys is None else frozenset(map(number, keys)),
+        writing=writing(manager),
+    )
 
 
 def chunks(manager: Any) -> dict[bytes, tuple[int, int]]:

@@ -72,17 +72,7 @@ class VLLMHostTier:
 
     def snapshot(self) -> HostTierSnapshot:
         """The fields of the manager, of its policy and of its pool of slots."""
-        chunks = host_slots.chunks(self._manager)
-        listed = host_slots.listed(self._manager)
-        return HostTierSnapshot(
-            slots={self._number.get(key, 0): slot for key, (slot, _) in chunks.items()},
-            refs={self._number.get(key, 0): count for key, (_, count) in chunks.items()},
-            free=host_slots.free(self._manager),
-            available=host_slots.available(self._manager),
-            evictable=host_slots.evictable(self._manager),
-            listed=None if listed is None else frozenset(self._numbers(listed)),
-            writing=host_slots.writing(self._manager),
-        )
+        return host_slots.shown(self._manager, lambda key: self._number.get(bytes(key), 0))
 
     def published(self) -> PublishedEvents | None:
         """``take_events``, as the connector publishes them."""

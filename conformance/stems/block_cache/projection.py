@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from conformance.stems.block_cache.follow import BlockStories, FollowedRequest
-from conformance.stems.block_cache.host import host_problems
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot
 from conformance.stems.block_pool.projection import block_problems, project_blocks
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
+from conformance.stems.host_tier.projection import host_problems
 from spec.block_cache import BlockCacheState
 from spec.block_pool_state import NULL, BlockPoolState
+from spec.finite import Domain
 from spec.logic import but
 
 
@@ -67,10 +68,14 @@ def _tables(st: BlockPoolState, seen: BlockCacheSnapshot, here: Mapping[int, Fol
 
 
 def problems(
-    st: BlockCacheState, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, FollowedRequest]
+    st: BlockCacheState,
+    seen: BlockCacheSnapshot,
+    pool: BlockPoolSnapshot,
+    here: Mapping[int, FollowedRequest],
+    slots: Domain,
 ) -> list[str]:
-    """What the snapshot shows and the law's state has no field for, in words."""
-    host = [] if seen.host is None else host_problems(seen.host)
+    """What the snapshot shows and the law's state has no field for, in words. ``slots``: those of host memory."""
+    host = [] if seen.host is None else [f"host memory: {said}" for said in host_problems(slots, seen.host)]
     return [*block_problems(st.pool, pool), *_of_requests(seen, here), *host]
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from conformance.driver.protocol import Engine
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
+from conformance.stems.host_tier.protocol import HostTierSnapshot
 
 Tables = tuple[tuple[int, ...], ...]  # by group, the blocks of a request
 Copies = tuple[tuple[int, int], ...]  # of each block that is copied where it is copied from, and where to
@@ -145,36 +146,18 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HostShown:
-    """Host memory as its manager shows it.
-
-    ``slots``: how many there are; they are numbered from 1 on. ``keys``: of each key that has a slot, in any order, the
-    slot and its count: -1 while it is written, else to how many loads it is promised. ``free``: the free slots.
-    ``available``, ``evictable``, ``writing``: how many slots are free, how many keys are promised to no load, and how
-    many are written, as the manager counts them; ``None`` where it does not count.
-    """
-
-    slots: int
-    keys: Sequence[tuple[int, int]]
-    free: Sequence[int]
-    available: int
-    evictable: int | None = None
-    writing: int | None = None
-
-
-@dataclass(frozen=True)
 class BlockCacheSnapshot:
     """The scheduler and its pool as they are now.
 
     ``pool``: its names have the mark of the request before the tokens of the text. ``requests``: those that have not
     ended. ``deferred``: blocks that nobody's table has, and which are given back once a step in flight is done.
-    ``host``: host memory, where there is any and the engine shows it.
+    ``host``: host memory, where there is any and the engine shows it; its keys have any numbers from 1 on.
     """
 
     pool: BlockPoolSnapshot
     requests: Mapping[int, Known]
     deferred: tuple[int, ...] = ()
-    host: HostShown | None = None
+    host: HostTierSnapshot | None = None
 
 
 class BlockCacheEngine(Engine, Protocol):

@@ -354,7 +354,8 @@ class BlockCacheRun:
 
     def beyond_state(self) -> list[str]:
         """What is wrong with the free queue, the prefix cache, host memory, or what the scheduler knows of requests."""
-        return problems(self.law.state, self.seen, self._pool, self.follower.here)
+        slots = Domain(1, self.config.get("host", {"slots": 0})["slots"])
+        return problems(self.law.state, self.seen, self._pool, self.follower.here, slots)
 
     def judge(self) -> None:
         """Nothing to add: the invariants say everything."""

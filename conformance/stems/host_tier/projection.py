@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from conformance.stems.host_tier.protocol import HostTierSnapshot
+from spec.finite import Domain
 from spec.host_tier_state import ABSENT, NO_KEY, NO_SLOT, READY, WRITING, HostTierState
 from spec.logic import but
 
@@ -40,21 +41,21 @@ def project_host(st: HostTierState, seen: HostTierSnapshot) -> HostTierState:
     return but(st, phase=phase, slot=slot, refs=refs, key=owner, available=seen.available)
 
 
-def host_problems(st: HostTierState, seen: HostTierSnapshot) -> list[str]:
-    """What the snapshot shows and the law's state has no field for, in words."""
-    return [*_slot_problems(st, seen), *_count_problems(seen)]
+def host_problems(slots: Domain, seen: HostTierSnapshot) -> list[str]:
+    """What the snapshot shows and the law's state has no field for, in words. ``slots``: those that there are."""
+    return [*_slot_problems(slots, seen), *_count_problems(seen)]
 
 
-def _slot_problems(st: HostTierState, seen: HostTierSnapshot) -> list[str]:
+def _slot_problems(slots: Domain, seen: HostTierSnapshot) -> list[str]:
     free, listed = Counter(seen.free), set(seen.free)
     found = [f"slot {slot} is free {n} times" for slot, n in sorted(free.items()) if n > 1]
-    found += [f"slot {slot} is free, which is no slot of the host" for slot in sorted(listed) if not st.slots.has(slot)]
+    found += [f"slot {slot} is free, which is no slot of the host" for slot in sorted(listed) if not slots.has(slot)]
     if seen.available != len(seen.free):
         found.append(f"the manager reports {seen.available} free slots, and it has {len(seen.free)}")
     taken = Counter(seen.slots.values())
     found += [f"{n} keys have slot {slot}" for slot, n in sorted(taken.items()) if n > 1]
     found += [f"slot {slot} is free, and a key has it" for slot in sorted(listed & taken.keys())]
-    lost = [slot for slot in st.slots.items() if slot not in listed and slot not in taken]
+    lost = [slot for slot in slots.items() if slot not in listed and slot not in taken]
     found += [f"slot {slot} is neither free nor of a key" for slot in lost]
     if STRANGER in seen.slots:
         found.append("the host has a key that no request has")

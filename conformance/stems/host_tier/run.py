@@ -332,7 +332,7 @@ class HostTierRun:
 
     def beyond_state(self) -> list[str]:
         """What is wrong with the free slots, and with what the manager counts."""
-        return host_problems(self.state, self.seen)
+        return host_problems(self.state.slots, self.seen)
 
     def judge(self) -> None:
         """Nothing to add: the invariants say everything."""
