@@ -33,7 +33,8 @@ from conformance.stems.block_pool.run import FINDS, OFFERED
 from conformance.stems.found import law_of
 from conformance.stems.host_tier.run import STAYS
 from conformance.stems.lock_ref.projection import OWNED
-from conformance.stems.server.run import GOES_ON, OWN_TEXT
+from conformance.stems.server.run import OWN_TEXT
+from conformance.stems.server.served import GOES_ON
 from conformance.stems.session_trim.projection import ROW_OWNED, SLOT_OWNED
 from conformance.stems.stem_registry import STEMS, start
 from conformance.telling.tell import tell

@@ -16,7 +16,7 @@ from conformance.engines.sglang.server import page
 from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import Place, StandInRow, put_in_place
-from conformance.stems.server.run import GOES_ON
+from conformance.stems.server.served import GOES_ON
 from conformance.traces import trace_files
 
 SMALL = ["--page-size", "1", "--max-total-tokens", "16", "--context-length", "12", "--max-running-requests", "3"]

@@ -27,7 +27,7 @@ from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits
 from conformance.search.ran import Ran
 from conformance.search.replay import row
 from conformance.stems import exclusions
-from conformance.stems.found import law_of
+from conformance.stems.found import law_of, servers
 from conformance.stems.machine import Sink, TimeIsUp
 from conformance.stems.stem_registry import ROOMS
 from conformance.telling.tell import tell
@@ -153,8 +153,10 @@ def listed_of(asked: Json) -> list[KnownDifference]:
 
 
 def excluded(stem: str, listed: Iterable[KnownDifference]) -> frozenset[StrEnum]:
-    """What drawn runs leave out: the known differences of the stem, and of the stems that it is made of."""
-    stems, waiting = {stem}, [law_of(stem)]
+    """What drawn runs leave out: the known differences of the stem, and of the stems that it is made of. Whole servers
+    get the messages of like clients in each of their rooms.
+    """
+    stems, waiting = {stem, *(servers() if stem in servers() else ())}, [law_of(stem)]
     while waiting:
         found = waiting.pop()
         stems.add(found.name)

@@ -24,13 +24,14 @@ class Kinds(NamedTuple):
     ``locked``: what ``lock_ref`` drives, each with its components. One that stands there several times is drawn more
     often. ``served``: over which trees a server has requests (``session_trim``, ``cache``), by the parts of its model;
     of those for the same parts the newest stands first. ``stateful``: the kinds of ``mamba_slots``. ``launches``: the
-    servers of the room ``server``.
+    servers of the room ``server``; ``hosting``: those of the room ``host_server``.
     """
 
     locked: tuple[tuple[str, Parts], ...] = ()
     served: tuple[tuple[str, Parts], ...] = ()
     stateful: tuple[str, ...] = ()
     launches: Launches = Launches()
+    hosting: Launches = Launches()
 
     def serving(self, parts: Iterable[str], older: bool = False) -> str | None:
         """The newest kind that a server whose model has these parts may have, or the oldest; ``None``: none."""
@@ -47,8 +48,9 @@ def together(declared: Iterable[Kinds]) -> Kinds:
     """All that several engines declare. Of their servers it is those of the first engine that has some."""
     every = list(declared)
     launches = next((one.launches for one in every if one.launches.models), Launches())
-    found = Kinds(launches=launches)
+    hosting = next((one.hosting for one in every if one.hosting.models), Launches())
+    found = Kinds(launches=launches, hosting=hosting)
     for one in every:
         locked, served, stateful = found.locked + one.locked, found.served + one.served, found.stateful + one.stateful
-        found = Kinds(locked, served, stateful, launches)
+        found = Kinds(locked, served, stateful, launches, hosting)
     return found

@@ -70,7 +70,10 @@ class SGLangPlugin:
 
     name: str = "sglang"
     releases: tuple[str, ...] = RELEASES
-    stems: tuple[str, ...] = ("allocator", "swa_mapping", "lock_ref", "session_trim", "mamba_slots", "cache", "server")
+    stems: tuple[str, ...] = (
+        *("allocator", "swa_mapping", "lock_ref", "session_trim", "mamba_slots", "cache"),
+        *("server", "host_server"),
+    )
     folder: Path | None = Path(__file__).parent
     own: bool = False
     options: tuple[EngineOption, ...] = OPTIONS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.engines.sglang.launches import LAUNCHES
+from conformance.engines.sglang.launches import HOSTING, LAUNCHES
 from conformance.stems.kinds import Kinds
 
 FULL, WINDOWED, STATEFUL = ("full",), ("full", "swa"), ("full", "mamba")
@@ -32,4 +32,4 @@ WITH_STATES = {
     "unified": ("unified", STATEFUL),
     "unified_swa": ("unified", ALL),
 }
-KINDS = Kinds(LOCKED, SERVED, tuple(WITH_STATES), LAUNCHES)
+KINDS = Kinds(LOCKED, SERVED, tuple(WITH_STATES), LAUNCHES, HOSTING)

@@ -96,3 +96,32 @@ LAUNCHES = Launches(
         "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
     },
 )
+
+
+def _policy(name: str) -> LaunchChoice:
+    return LaunchChoice(name, ("--hicache-write-policy", name))
+
+
+# Servers with host memory. A prefix of fewer than ten tokens is not loaded from it, so pools are larger than above.
+HOST_SIZES = ((4, 12), (1, 32), (2, 20), (4, 9), (1, 48))
+HOSTING = Launches(
+    models=(LaunchChoice("full", ("--enable-hierarchical-cache",)),),
+    sessions=(PLAIN,),
+    options=(
+        ("size", tuple(_size(*size) for size in HOST_SIZES)),
+        ("host memory", tuple(LaunchChoice(ratio, ("--hicache-ratio", ratio)) for ratio in ("2", "1", "0.6", "4"))),
+        ("write policy", tuple(map(_policy, ("write_through", "write_back", "write_through_selective")))),
+        (
+            "core",
+            (PLAIN, LaunchChoice("python", environment=(("UNIFIED_RADIX_TREE_CORE_BACKEND", "python"),))),
+        ),
+        ("rows", tuple(map(_rows, (3, 2, 4)))),
+        ("overlap", (LaunchChoice("off", ("--disable-overlap-schedule",)), LaunchChoice("on"))),
+        _flag(CHUNKED, "--chunked-prefill-size", "8"),
+        _flag(MIXED, "--enable-mixed-chunk"),
+        ("order", (PLAIN, LaunchChoice("lpm", ("--schedule-policy", "lpm")))),
+        _flag("priority", "--enable-priority-scheduling"),
+        _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),
+        ("time limits", (PLAIN, HURRY)),
+    ),
+)

@@ -24,7 +24,7 @@ from conformance.stems.server.exclusions import (
     turns_before_release,
     turns_before_update,
 )
-from conformance.stems.server.run import ServerRun
+from conformance.stems.server.served import ServedClients
 
 # Of 24 draws, which are a turn without a new token, or one for which no answer is asked, where a session goes on.
 ADDS_NOTHING, WANTS_NOTHING = 9, (11, 13)
@@ -62,7 +62,7 @@ class Client:
     exclude: Collection[StrEnum] = ()
     number: int = 0
 
-    def send(self, run: ServerRun, drawn: Drawn) -> None:
+    def send(self, run: ServedClients, drawn: Drawn) -> None:
         """One message. A paused server, and one that has given its memory back, hears of few things."""
         pick, length, answer, _ = drawn
         closed = [n for n in range(1, run.config["sessions"] + 1) if n not in run.sessions]
@@ -93,13 +93,13 @@ class Client:
             self.do("turn", times=turns)
         self.do(what)
 
-    def _generate(self, run: ServerRun, drawn: Drawn) -> None:
+    def _generate(self, run: ServedClients, drawn: Drawn) -> None:
         pick, length, answer, fork = drawn
         opened = sorted(run.sessions)
         session = opened[length % len(opened)] if opened and pick % 2 else 0
         if not may_ask_for_turn(run, self.exclude, session, length + answer):
             session = 0
-        first = len(run.calls.texts.get(session, [])) if session else 0
+        first = len(run.text_of(session)) if session else 0
         longest = max(1, run.longest - SPARE)
         if may_send_empty_turn(self.exclude, session):
             length = 0 if pick == ADDS_NOTHING and first else length

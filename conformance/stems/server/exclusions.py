@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
-from conformance.stems.server.run import ServerRun
+from conformance.stems.server.served import ServedClients
 
 
 class ServerExclusion(StrEnum):
@@ -14,7 +14,8 @@ class ServerExclusion(StrEnum):
     # A session's turn while another one of it is on the server, or one that is too long: turns that are turned away.
     TURN_BESIDE_TURN = "server.turn_beside_turn"
     PREEMPTED_TURN = "server.preempted_turn"  # priorities of requests, on a server with sessions
-    # Memory given back in the turn after the last answer, or by a server that was paused in that turn.
+    # Memory given back in the turn after the last answer, by a server that was paused in that turn, or while something
+    # is copied to or from host memory.
     RELEASE_AFTER_ANSWER = "server.release_after_answer"
     OVERWRITTEN_TRACK = "server.overwritten_track"  # stop tokens where steps overlap and states are tracked
     TRACKED_AHEAD = "server.tracked_ahead"  # steps that overlap, where states are tracked: ``Launches.avoided``
@@ -31,14 +32,15 @@ class ServerExclusion(StrEnum):
     DRAFTED_TURN = "server.drafted_turn"  # drafts, on a server with sessions: ``Launches.avoided``
     OVERLAPPED_STATE = "server.overlapped_state"  # turns of sessions where steps overlap and states are tracked
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
-    # New weights in the turn after the last answer, or for a server that was paused in that turn.
+    # New weights in the turn after the last answer, for a server that was paused in that turn, or while something is
+    # copied to or from host memory.
     UPDATE_AFTER_ANSWER = "server.update_after_answer"
 
 
 EXCLUSIONS = ServerExclusion
 
 
-def may_ask_for_turn(run: ServerRun, exclude: Collection[StrEnum], session: int, more: int = 0) -> bool:
+def may_ask_for_turn(run: ServedClients, exclude: Collection[StrEnum], session: int, more: int = 0) -> bool:
     """Whether a client may send a turn of this session now, with ``more`` tokens of input and answer."""
     if ServerExclusion.OVERLAPPED_STATE in exclude and run.engine.overlaps and run.engine.shape.get("buffered"):
         return False
@@ -46,7 +48,7 @@ def may_ask_for_turn(run: ServerRun, exclude: Collection[StrEnum], session: int,
         return False
     if ServerExclusion.TURN_BESIDE_TURN not in exclude:
         return True
-    text = len(run.calls.texts.get(session, []))
+    text = len(run.text_of(session))
     return session not in run.sessions_with_turns() and text + more <= run.longest // 2
 
 
@@ -55,33 +57,35 @@ def may_send_empty_turn(exclude: Collection[StrEnum], session: int) -> bool:
     return session > 0 and ServerExclusion.EMPTY_TURN not in exclude
 
 
-def may_say_priority(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
+def may_say_priority(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may say how urgent its request is."""
     return ServerExclusion.PREEMPTED_TURN not in exclude or not run.config["sessions"]
 
 
-def may_update_weights(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
+def may_update_weights(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may load new weights now."""
-    if not may_flush(run, exclude) or (run.paused and ServerExclusion.UPDATE_AFTER_ANSWER in exclude):
+    if not may_flush(run, exclude):
+        return False
+    if ServerExclusion.UPDATE_AFTER_ANSWER in exclude and (run.paused or not run.settled):
         return False
     return run.quiet or (run.paused and ServerExclusion.UPDATE_WHILE_PAUSED not in exclude)
 
 
-def may_stop(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
+def may_stop(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may name a token that ends the answer."""
     tracks = run.engine.overlaps and bool(run.engine.shape.get("buffered"))
     return not (ServerExclusion.OVERWRITTEN_TRACK in exclude and tracks)
 
 
-def may_flush(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
+def may_flush(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may have the cache emptied now."""
     stateful = "size_mamba" in run.engine.shape
     return not (ServerExclusion.WAITING_COPY in exclude and stateful and run.sessions_with_turns())
 
 
-def may_release_memory(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
+def may_release_memory(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may have the memory given back now."""
-    return run.quiet and not (ServerExclusion.RELEASE_AFTER_ANSWER in exclude and run.paused)
+    return run.quiet and not (ServerExclusion.RELEASE_AFTER_ANSWER in exclude and (run.paused or not run.settled))
 
 
 def turns_before_release(exclude: Collection[StrEnum]) -> int:

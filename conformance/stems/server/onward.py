@@ -62,7 +62,7 @@ class OnwardServer:
         if session in self.last_turn:
             last = self.known[self.last_turn[session]]
             return last.tokens + last.sampled[:LONGEST]
-        return list(self.run.calls.texts.get(session, []))
+        return self.run.text_of(session)
 
     def _comes(self, tokens: list[int], fork: int, session: int = 0, before: int = 0) -> Move:
         """A request comes, of a session whose text has ``before`` tokens, and the server makes some turns."""

@@ -71,7 +71,8 @@ class ServerEvent(NamedTuple):
     servers with mamba states), ``cached`` (a request that goes on put tokens into the tree),
     ``left`` (a request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed``
     (a session ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for
-    the requests of a batch), ``states_ended``, ``tracks`` (track buffers got or gave back a slot), or ``poll`` (the
+    the requests of a batch), ``states_ended``, ``loaded_back`` (a prefix that host memory has got slots on the device;
+    told by servers with host memory), ``tracks`` (track buffers got or gave back a slot), or ``poll`` (the
     server reads its messages next).
     ``requests``: those it did it to, in order. ``passes``: of ``passed``. ``session``: of ``closed``. ``batch``: for
     ``poll``, how many requests were in the batch of the turn that ends there; its ``requests`` are all that the server

@@ -8,12 +8,13 @@ from conformance.stems.server.config import CONFIG
 from conformance.stems.server.onward import OnwardServer
 from conformance.stems.server.protocol import ServerEngine
 from conformance.stems.server.rules import ServerMachine
-from conformance.stems.server.run import GOES_ON, ServerRun
+from conformance.stems.server.run import ServerRun
+from conformance.stems.server.served import GOES_ON, ServedClients
 
 ROOM = Room(
     machine=ServerMachine,
     run=ServerRun,
-    callers=(ServerRun,),
+    callers=(ServedClients, ServerRun),
     claims=CLAIMS,
     probes=probes,
     config=CONFIG,

@@ -7,14 +7,13 @@ each event is explained as steps of the law, and judged. The explanations are th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
-from functools import partial
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from conformance.driver.diff import FieldDifference
-from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding, Ignores, Operation, nothing
-from conformance.driver.operations import AnyTokens, Tokens, operation, operations_of
-from conformance.driver.protocol import Json, Misuse
+from conformance.driver.lockstep import INVARIANT, EngineCall, Finding, Ignores, Operation, nothing
+from conformance.driver.operations import operations_of
+from conformance.driver.protocol import Json
 from conformance.stems.cache.flights import PassOfRow
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
@@ -23,20 +22,18 @@ from conformance.stems.server.protocol import (
     ADMITTED,
     NOT_SAMPLED,
     POLL,
-    Pause,
     ServedRequest,
     ServerEngine,
     ServerEvent,
     ServerPass,
 )
+from conformance.stems.server.served import GOES_ON, GOES_ON_SENTENCE, ServedClients
 from spec.cache_state import CacheState
 from spec.lengths import in_pages
 from spec.mamba_slots_state import FIRST, OWN
 
 COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A forward pass computes the tokens of its requests' texts, and writes the slots of their rows."
-GOES_ON = "clients_never_stop_a_server"
-GOES_ON_SENTENCE = "Whatever clients send, a server goes on: no message makes it end with an exception."
 OWN_TEXT = "turn_has_text_of_its_session"
 OWN_TEXT_SENTENCE = (
     "The input of a turn is the text of its session, of turns that ended well alone, and then what its client sent."
@@ -48,7 +45,6 @@ SERVES_SENTENCE = (
 )
 AGREES = "idle_check_agrees"
 AGREES_SENTENCE = "When nothing runs, the server's own check of its memory finds nothing amiss where the law holds."
-MOST_TURNS = 400
 STILL = 50  # so many turns without a batch, one after the other, and nothing will come of the next ones
 ADMITS = frozenset({"matched", ADMITTED})  # a batch is put together
 MIDWAY = ADMITS | {"arrived"}  # the server goes on at once with what belongs to it, such as a lock
@@ -56,139 +52,24 @@ MIDWAY = ADMITS | {"arrived"}  # the server goes on at once with what belongs to
 PREEMPTS = frozenset({"left", "evicted", "states_ended"})
 
 
-class ServerRun:
+class ServerRun(ServedClients):
     """Messages to one server. A number of a request comes once."""
 
     name = "server"
 
     def __init__(self, engine: ServerEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
-        self.engine, self.config = engine, config
+        super().__init__(engine, config)
         owners = engine.shape.get("size_mamba", 1)  # each request that owns a state slot owns another one
         self.cache = CacheRun(engine, engine.shape, strict, ignores, owners)  # type: ignore[arg-type]
         self.law, self.calls, self.shadow = self.cache.law, self.cache.calls, self.cache.shadow
-        self.lacks: Collection[str] = engine.lacks
-        self.forks: dict[int, int] = {}
-        self.sent_to: dict[int, int] = {}  # the session of each request that is a turn
-        self.sent: dict[int, list[int]] = {}  # the input of each request, as its client sent it
         self.said: dict[int, list[int]] = {}  # the text of each session: its turns that have ended well
         self.cut: set[int] = set()  # the requests that were retracted at some time
-        self.spoiled: set[int] = set()  # the sessions of which such a turn, or one that waited, was aborted last
-        self.sessions: set[int] = set()  # those that a client has opened
-        self.here: set[int] = set()  # the requests that the server has
-        self.longest = self.cache.config["size"] * self.cache.config["page_size"]  # tokens that the pool has
         self.verifying: dict[int, list[int]] = {}  # what passes have accepted of drafts, until it counts
         self.batches = 0  # the steps with a batch
-        self.coming: set[int] = set()  # those that were sent since it polled
-        self.paused = self.released = False
         self._still = 0  # the turns since the last batch
         self.operations: Mapping[str, Operation] = operations_of(self)
 
-    # What a client sends.
-
-    @operation
-    def generate(
-        self,
-        request: int,
-        tokens: AnyTokens,
-        longest: Tokens,
-        session: int = 0,
-        fork: int = 0,
-        stop: int | None = None,
-        priority: int | None = None,
-    ) -> Calls:
-        """A client sends a request. ``stop``: the position whose token ends the answer, where it is sampled. A turn may
-        add no token, and a client may ask for no answer.
-        """
-        if request in self.forks:
-            raise Misuse("a number of a request comes once")
-        if not tokens and not session:
-            raise Misuse("an input has a token, unless a session goes on")
-        if self.paused or self.released:
-            raise Misuse("requests do not reach a server that is paused, or has given its memory back")
-        self.forks[request] = fork
-        self.coming.add(request)
-        self.sent[request] = list(tokens)
-        if session:
-            self.sent_to[request] = session
-        ends = None if stop is None else token(stop, fork)
-        asked = partial(self.engine.generate, request, session, list(tokens), longest, fork, ends, priority)
-        yield EngineCall("generate", asked)
-
-    @operation
-    def abort(self, request: int) -> Calls:
-        """A client takes a request back, whatever it does then."""
-        yield EngineCall("abort", partial(self.engine.abort, request))
-
-    @operation
-    def open(self, session: int, turns: int | None = None) -> Calls:
-        """A client opens a streaming session, which may end after so many turns in which it is not used."""
-        if not self.cache.rows.sessions.has(session):
-            raise Misuse(f"there is no session {session}")
-        self.sessions.add(session)
-        yield EngineCall("open", partial(self.engine.open, session, turns))
-
-    @operation
-    def close(self, session: int) -> Calls:
-        """A client closes a session."""
-        self.sessions.discard(session)
-        yield EngineCall("close", partial(self.engine.close, session))
-
-    @operation
-    def flush(self) -> Calls:
-        """A client asks that the cache be emptied."""
-        yield EngineCall("flush", self.engine.flush)
-
-    @operation
-    def pause(self, mode: Pause) -> Calls:
-        """A client pauses the server."""
-        self.paused = True
-        yield EngineCall("pause", partial(self.engine.pause, mode))
-
-    @operation
-    def resume(self) -> Calls:
-        """A client lets a paused server go on."""
-        self.paused = False
-        yield EngineCall("resume", self.engine.resume)
-
-    @operation
-    def update_weights(self) -> Calls:
-        """A client loads new weights: on a paused server, or when all requests have ended."""
-        if not self.paused and not self.quiet:
-            raise Misuse("new weights are loaded when the server is paused, or has no requests")
-        yield EngineCall("update_weights", self.engine.update_weights)
-
-    @operation
-    def release_memory(self) -> Calls:
-        """A client has the server give its memory back, when all requests have ended."""
-        if self.released or not self.quiet:
-            raise Misuse("memory is given back once, when the server has no requests")
-        self.released = True
-        yield EngineCall("release_memory", self.engine.release_memory)
-
-    @operation
-    def resume_memory(self) -> Calls:
-        """A client has the server take its memory again."""
-        if not self.released:
-            raise Misuse("the server has its memory")
-        self.released = False
-        yield EngineCall("resume_memory", self.engine.resume_memory)
-
-    @property
-    def quiet(self) -> bool:
-        """The server has no requests, and none is on its way."""
-        return not self.here and not self.coming
-
     # The server runs.
-
-    @operation
-    def turn(self, times: int = 1) -> Calls:
-        """The server reads its messages, and makes so many turns of its loop; fewer where nothing is left to do."""
-        if not 1 <= times <= MOST_TURNS:
-            raise Misuse(f"a server makes 1 to {MOST_TURNS} turns at a time")
-        for _ in range(times):
-            event = yield from self._turn()
-            if not event.requests:
-                return
 
     def _turn(self) -> Generator[EngineCall | None, Any, ServerEvent]:
         """One turn of the loop: what the server does, event by event."""
@@ -449,9 +330,9 @@ class ServerRun:
             return
         raise Finding(SERVES, SERVES_SENTENCE, f"for {STILL} turns nothing was computed, and {why}", kind=INVARIANT)
 
-    def sessions_with_turns(self) -> set[int]:
-        """The sessions of which a turn is on the server, or on its way to it."""
-        return {self.sent_to[request] for request in self.here | self.coming if request in self.sent_to}
+    def text_of(self, session: int) -> list[int]:
+        """See ``ServedClients``."""
+        return list(self.calls.texts.get(session, []))
 
     def sessions_that_hold_memory(self) -> list[int]:
         """The sessions that have a row."""

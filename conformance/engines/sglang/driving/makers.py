@@ -20,7 +20,7 @@ from conformance.engines.sglang.driving.tree import DrivenLockRef, tree_memory
 from conformance.engines.sglang.releases import cores
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.replacing import dropin, droptree
-from conformance.engines.sglang.server.engine import make_server
+from conformance.engines.sglang.server.engine import make_host_server, make_server
 from conformance.engines.side_by_side import Agreement, EngineSide, SideBySide
 from conformance.stems.configs import is_prefill_aware, is_windowed
 from conformance.stems.vetting import calls
@@ -83,6 +83,7 @@ def makers(
         "swa_mapping": lambda config: pools.pair(release, config, device),
         **{stem: partial(_with_core, stem, make, core=core) for stem, make in over_tree.items()},
         "server": partial(make_server, release),
+        "host_server": partial(make_host_server, release),
     }
 
 

@@ -18,13 +18,16 @@ from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.server.clock import TURN, ServerClock
+from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.forking import forked
+from conformance.engines.sglang.server.host_memory import HostMemory, has_host_memory
 from conformance.engines.sglang.server.launching import Launcher
 from conformance.engines.sglang.server.reading import ServerReader
 from conformance.engines.sglang.server.runner import runner_class
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
 from conformance.engines.sglang.server.watching import (
+    LOADED_BACK,
     RESULTED,
     STATES_BEGUN,
     STATES_ENDED,
@@ -32,11 +35,12 @@ from conformance.engines.sglang.server.watching import (
     watch_functions,
 )
 from conformance.stems.cache.protocol import CacheSnapshot
+from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import ADMITTED, POLL, Pause, ServedRequest, ServerEvent, ServerPass
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
-FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED, RESULTED)
+FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED, RESULTED, LOADED_BACK)
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
 
@@ -48,6 +52,11 @@ def servers(release: Release) -> Servers:
         return Servers(release)
     except EngineError as error:
         raise Unsupported(str(error)) from error
+
+
+def make_host_server(release: Release, config: Json) -> HostServer:
+    """As ``make_server``, a server with host memory."""
+    return HostServer(servers(release), config)
 
 
 def make_server(release: Release, config: Json) -> SGLangServer:
@@ -68,7 +77,8 @@ class Servers:
         runner = partial(
             runner_class, logits=runtime, output=output, passes=self._passed, in_order=self._copies_in_order
         )
-        place = Place(imported, self._socket, runner, ServerClock(self._turns), self._running)
+        self.device = CopyDevice()
+        place = Place(imported, self._socket, runner, ServerClock(self._turns), self._running, self.device)
         put_in_place(place)
         watch_functions(imported)
         self.now: SGLangServer | None = None
@@ -100,6 +110,7 @@ class SGLangServer:
 
     fragile = False
     lacks: frozenset[str] = frozenset()
+    with_host = False
 
     def __init__(self, servers: Servers, config: Json) -> None:
         self._servers, self.release = servers, servers.release
@@ -122,6 +133,9 @@ class SGLangServer:
         self._forks: dict[int, int] = {}
         self._watch = ServerWatch(self)
         self._watch.watch(self.scheduler)
+        self.host = HostMemory(self.release, self.scheduler, servers.device) if self.with_host else None
+        if not self.with_host and has_host_memory(self.scheduler):
+            raise Unsupported("a server with host memory is driven in the room host_server")
         self._reader = ServerReader(self.release, self.scheduler, self)
         if self._reader.stateful:
             self._watch.watch_results(self.scheduler)
@@ -247,6 +261,8 @@ class SGLangServer:
     def passed(self, passes: list[ServerPass]) -> list[list[int]]:
         """A forward pass was launched: for each request the tokens that it samples, one unless it verifies a draft."""
         self._batch = len(passes)
+        if self.host is not None:
+            self.host.read_layers()
         self._stop(ServerEvent("passed", {one.request: self._known(one.request) for one in passes}, passes))
         return [[token(at, self._forks[one.request]) for at in one.sampled] for one in passes]
 
@@ -325,7 +341,7 @@ class SGLangServer:
                 plan = self.scheduler.get_new_batch_prefill(self.scheduler.running_batch)
                 return plan.batch_to_run is not None
 
-        return forked(ask)
+        return bool(forked(ask))
 
     def idle_problems(self) -> list[str]:
         """``SchedulerInvariantChecker``, as ``on_idle`` asks it."""
@@ -342,3 +358,44 @@ class SGLangServer:
     def cache_snapshot(self) -> CacheSnapshot:
         """The pools, the rows, the tree, and who holds what."""
         return self._reader.read()
+
+
+class HostServer(SGLangServer):
+    """A server with host memory. See ``HostServerEngine`` for what each call does."""
+
+    with_host = True
+
+    def __init__(self, servers: Servers, config: Json) -> None:
+        super().__init__(servers, config)
+        self.host_slots, self.host_page = self._host.slots, self._host.page_size
+
+    def host_steps(self) -> list[HostStep]:
+        """What ``HostMemory`` has noted."""
+        return self._host.take()
+
+    def end_copies(self, stores: bool, count: int) -> None:
+        """The copies of one stream are done."""
+        self._host.end(stores, count)
+
+    def prefix_slots(self, one: ServerPass) -> list[int]:
+        """The row of the request."""
+        found: list[int] = self.scheduler.req_to_token_pool.req_to_token[one.row, : one.start].tolist()
+        return found
+
+    def kept_on_host(self) -> int:
+        """``evict`` and ``evict_host`` of all, in a forked process."""
+
+        def kept() -> int:
+            with self._servers.launcher.within(self._context), self._watch.off():
+                return self._host.kept()
+
+        return forked(kept)
+
+    def host_snapshot(self) -> HostPoolSnapshot:
+        """The host pool."""
+        return self._host.read()
+
+    @property
+    def _host(self) -> HostMemory:
+        assert self.host is not None
+        return self.host

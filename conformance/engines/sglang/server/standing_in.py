@@ -24,6 +24,7 @@ from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases.server_parts import ALL, Releases, attention_fields, has_name, modules_with
 from conformance.engines.sglang.server.clock import ServerClock
+from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.drafting import Drafts, worker_class
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 
@@ -38,6 +39,7 @@ DRAFTING = (
     ("speculative.eagle_worker_v2", "EAGLEWorkerV2"),
     ("speculative.standalone_worker_v2", "StandaloneWorkerV2"),
 )
+COPIES, CONTROLLER, HOST_POOLS = "mem_cache.l2_transfer", "managers.cache_controller", "mem_cache.pool_host.common"
 BOOTSTRAP = "distributed.bootstrap"  # it makes the parallel groups
 RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers.scheduler_components.ipc_channels"
 
@@ -47,7 +49,8 @@ class Place:
     """What the stand-ins of one process refer to.
 
     ``sockets`` is called with the name of a socket. ``runner`` makes the class that stands for ``ModelRunner`` of that
-    class. ``clock``: the time of the server that runs. ``drafts``: the server that runs. ``groups``: the parallel
+    class. ``clock``: the time of the server that runs. ``drafts``: the server that runs. ``device``: streams and events
+    where the release copies to and from host memory. ``groups``: the parallel
     groups of this process, or the names of the calls that have made them; empty before the first server.
     """
 
@@ -56,6 +59,7 @@ class Place:
     runner: Callable[[Any], type]
     clock: ServerClock
     drafts: Callable[[], Drafts]
+    device: CopyDevice
     groups: dict[str, Any] = field(default_factory=dict)
 
 
@@ -357,6 +361,29 @@ ROWS: tuple[StandInRow, ...] = (
     *(
         StandInRow(module, "time", lambda place: place.clock, "a run must be the same each time", "a turn takes 1/8 s")
         for module in (SCHEDULER, "session.session_controller", "observability.req_time_stats")
+    ),
+    *(
+        StandInRow(
+            module,
+            "device_module",
+            lambda place: place.device,
+            "a CPU has no streams",
+            "a copy to or from host memory is done when the run says so, or when the server waits for it; a forward "
+            "pass waits for the layers that it reads",
+            Releases(COPIES),
+        )
+        for module in (COPIES, CONTROLLER)
+    ),
+    StandInRow(
+        HOST_POOLS, "_cuda_host_register", _none, NO_PINNING, "host memory is ordinary memory", Releases(COPIES)
+    ),
+    StandInRow(
+        "mem_cache.pool_host.base",
+        "host_memory_budget_bytes",
+        lambda _: lambda *_, **__: 1 << 40,
+        "a release leaves 10 GiB of this machine's memory free",
+        "the pools of a run always fit",
+        Releases("mem_cache.pool_host.base", "host_memory_budget_bytes"),
     ),
     StandInRow(
         SCHEDULER, "create_load_snapshot_writer", _none, "no balancer reads the load", "the load is not published"

@@ -63,7 +63,7 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
 
 
 STATES_BEGUN, STATES_ENDED = "states_begun", "states_ended"
-RESULTED = "resulted"
+RESULTED, LOADED_BACK = "resulted", "loaded_back"
 BATCH, RESULTS = "managers.schedule_batch", "managers.scheduler_components.batch_result_processor"
 PROCESSOR = "SchedulerBatchResultProcessor"
 VERIFIED = f"{PROCESSOR}._resolve_spec_v2_tokens"
@@ -113,7 +113,7 @@ CHANGING = {
 TELLING = {
     "token_to_kv_pool_allocator": {"free_group_begin": "group_begun", "free_group_end": "group_ended"},
     "req_to_token_pool.mamba_allocator": {"alloc_group_begin": STATES_BEGUN, "alloc_group_end": STATES_ENDED},
-    "tree_cache": {"evict": "evicted", "evict_for_alloc": "evicted"},
+    "tree_cache": {"evict": "evicted", "evict_for_alloc": "evicted", "init_load_back": LOADED_BACK},
 }
 
 

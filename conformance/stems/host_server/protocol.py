@@ -1,0 +1,77 @@
+"""What an engine must implement to be driven as the room ``host_server``: a whole server with host memory.
+
+Clients send what they send to a server without it (``conformance.stems.server.protocol``). Beside that the server tells
+in which order it gave its host memory out, copied, and gave it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from conformance.stems.server.protocol import ServerEngine, ServerPass
+
+Pair = tuple[int, int]  # a slot of the host and a block of the device, each a page from 1 on; block 0: no whole block
+
+
+class HostStep(NamedTuple):
+    """One thing that a server did with its host memory.
+
+    ``kind``: ``reserved`` (slots were taken, into which the blocks of ``pairs`` will be copied), ``stores`` (a copy of
+    these blocks into these slots is in flight), ``published`` (the server has heard of the end of such a copy, and its
+    slots may be loaded), ``promised`` (slots will be loaded into these blocks), ``loads`` (a copy of these slots into
+    these blocks is in flight), ``loaded`` (the server has heard of its end), ``ended`` (a copy is done), ``freed``
+    (slots were given back; their blocks are 0), or ``cleared`` (all were).
+
+    ``ack``: the engine's number by which ``published`` and ``loaded`` say which ``reserved`` and ``promised`` they end.
+    ``copy``: the number of a copy. ``fenced``: it waits for the forward passes that were launched before.
+    """
+
+    kind: str
+    pairs: tuple[Pair, ...] = ()
+    ack: int = 0
+    copy: int = 0
+    fenced: bool = True
+
+
+@dataclass(frozen=True)
+class HostPoolSnapshot:
+    """The pool of host memory. ``free``: the free slots, in any order. ``used``: the slots that the pool has marked as
+    used. ``available``: how many slots are free, as it reports it.
+    """
+
+    free: Sequence[int]
+    used: Sequence[int]
+    available: int
+
+
+class HostServerEngine(ServerEngine, Protocol):
+    """A server with host memory. Its configuration is that of the room ``server``.
+
+    ``host_slots``: how many slots it has. ``host_page``: the tokens of a slot, as many as those of a block.
+    """
+
+    host_slots: int
+    host_page: int
+
+    def host_steps(self) -> Sequence[HostStep]:
+        """What the server did with its host memory since this was asked last. Asked before each event is explained, and
+        after copies were ended.
+        """
+
+    def end_copies(self, stores: bool, count: int) -> None:
+        """So many copies of one direction are done, in the order in which they were begun; fewer where fewer are in
+        flight. ``stores``: those from the device to the host.
+        """
+
+    def prefix_slots(self, one: ServerPass) -> Sequence[int]:
+        """The slots, token by token, in which a pass that was just launched finds what comes before ``one.start``."""
+
+    def kept_on_host(self) -> int:
+        """How many slots of the host stay in use when everything that can be evicted is evicted, on the device and on
+        the host. It is asked on a copy of the server; nothing changes.
+        """
+
+    def host_snapshot(self) -> HostPoolSnapshot:
+        """Reads the pool of host memory as it is now, and changes nothing."""

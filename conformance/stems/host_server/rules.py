@@ -1,0 +1,77 @@
+"""The machine that draws runs of the room ``host_server``: what clients send, and when copies are done.
+
+Most texts begin alike for longer than those of the room ``server``, since a short prefix is not loaded from the host.
+Each run ends with ``drain``: every request leaves, every copy is done, and every slot of the host can be evicted.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from conformance.stems.host_server.run import HostServerRun
+from conformance.stems.launches import Launches
+from conformance.stems.machine import started
+from conformance.stems.server.client import Drawn
+from conformance.stems.server.rules import ServerMachine, moves
+
+WIDER, LATER = 2, 4  # prompts are so many times longer than in the room ``server``, and differ so many times later
+EVERY = 1000  # more copies than are in flight
+TURNS = 100  # so many turns, and a server without new requests has done what it can
+
+
+class HostServerMachine(ServerMachine):
+    """Clients of one server with host memory, and its copies."""
+
+    run: HostServerRun | None
+
+    def launches(self) -> Launches:
+        """The servers that are drawn."""
+        return self.kinds.hosting
+
+    @staticmethod
+    def widened(drawn: Drawn) -> Drawn:
+        """Longer prompts, of which more begin alike."""
+        return drawn._replace(length=WIDER * drawn.length, fork=LATER * drawn.fork)
+
+    @rule(stores=st.booleans(), count=st.integers(1, 3))
+    @precondition(started)
+    def copies_end(self, stores: bool, count: int) -> None:
+        """Some copies are done."""
+        self.do("copies_end", stores=stores, count=count)
+
+    @rule(sent=moves, turns=st.integers(1, 3))
+    @precondition(started)
+    def serves_with_copies(self, sent: list[Drawn], turns: int) -> None:
+        """Clients send some messages, and in each turn of the server the copies are done that were begun before."""
+        assert self.run is not None
+        for drawn in sent:
+            self.client.send(self.run, self.widened(drawn))
+        for _ in range(turns):
+            self.do("copies_end", stores=True, count=EVERY)
+            self.do("copies_end", stores=False, count=EVERY)
+            self.do("turn", times=1)
+
+    def teardown(self) -> None:
+        """Ends everything, unless the run has failed before."""
+        try:
+            if self.run is not None and not self.failed:
+                self.drain(self.run)
+        finally:
+            super().teardown()
+
+    def drain(self, run: HostServerRun) -> None:
+        """Clients take everything back, every copy is done, and the server hears of it."""
+        if run.released:
+            self.do("resume_memory")
+        if run.paused:
+            self.do("resume")
+        for request in sorted(run.here | run.coming):
+            self.do("abort", request=request)
+        for session in sorted(run.sessions):
+            self.do("close", session=session)
+        for _ in range(2):
+            self.do("copies_end", stores=True, count=EVERY)
+            self.do("copies_end", stores=False, count=EVERY)
+            self.do("turn", times=TURNS)
+        self.do("rest")
