@@ -29,7 +29,7 @@ from spec.host_tier_state import NO_KEY, UNWRITTEN, WRITING, HostTierState
 from spec.in_flight import NO_JOB
 
 WAITS = "copy_waits_for_passes"
-WAITS_SENTENCE = "A copy to the host reads a block only when the forward passes that write the block have ended."
+WAITS_SENTENCE = "A copy uses a block of the device only when the forward passes that write the block have ended."
 RESTS = "host_memory_comes_back"
 RESTS_SENTENCE = "When nothing runs and nothing is copied, every slot of host memory can be evicted."
 WHOLE = "copy_is_of_whole_pages"
@@ -137,11 +137,8 @@ class HostServerRun(ServedClients):
         self.acks["published", step.ack] = [slot for slot, _ in step.pairs]
 
     def _stores(self, step: HostStep) -> None:
-        self.memory.begun(step)
-        self._must_be_whole(step)
+        self._begins(step)
         for slot, block in step.pairs:
-            if block in self.unfinished and not step.fenced:
-                raise Finding(WAITS, WAITS_SENTENCE, f"block {block} is copied while a pass writes it", kind=INVARIANT)
             self.law.engine_step("store", self._new_job(step.copy, slot), self.state.key(slot), Seq([block]))
 
     def _promised(self, step: HostStep) -> None:
@@ -153,8 +150,7 @@ class HostServerRun(ServedClients):
         self.acks["loaded", step.ack] = [slot for slot, _ in step.pairs]
 
     def _loads(self, step: HostStep) -> None:
-        self.memory.begun(step)
-        self._must_be_whole(step)
+        self._begins(step)
         for slot, block in step.pairs:
             self.law.engine_step("load", self._new_job(step.copy, slot), self.state.key(slot), 0, Seq([block]))
 
@@ -180,6 +176,14 @@ class HostServerRun(ServedClients):
     def _cleared(self, _: HostStep) -> None:
         self.law.engine_step("reset")
         self.acks.clear()
+
+    def _begins(self, step: HostStep) -> None:
+        """A copy is in flight."""
+        self.memory.begun(step)
+        self._must_be_whole(step)
+        early = [] if step.fenced else [block for _, block in step.pairs if block in self.unfinished]
+        if early:
+            raise Finding(WAITS, WAITS_SENTENCE, f"block {early[0]} is copied while a pass writes it", kind=INVARIANT)
 
     def _must_be_whole(self, step: HostStep) -> None:
         if parts := [slot for slot, block in step.pairs if not block]:
