@@ -13,6 +13,7 @@ these. The edits are made in the Python core, which each run has.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from contextlib import suppress
@@ -103,12 +104,13 @@ HARMLESS = {
     "loads_short_prefixes": Edit(
         CACHE, "UnifiedRadixCache._load_back_transfers", "max(1, self.load_back_threshold)", "1"
     ),
-    # Another leaf of the host is evicted first.
+    # Another leaf is evicted first. (As written first, the edit compared numbers with what no number compares with, so
+    # that the server ended.)
     "evicts_in_another_order": Edit(
         FULL,
-        "FullComponent.drive_host_eviction",
-        "(self.session_ref_eviction_strategy(n), n)",
-        "((False, 0, -n.id), n)",
+        "FullComponent._session_ref_eviction_strategy",
+        "return ref > 0, ref, self.tree_core.eviction_strategy.get_priority(node)",
+        "return False, 0, -node.id",
     ),
     # What is on the device, too, stays on the host.
     "keeps_duplicates": Edit(
@@ -168,6 +170,7 @@ def broken(make: Any, exclude: Any, seed: int) -> str | None:
 
 def main(release: str, names: list[str]) -> None:
     """Prints what is found of each edit with each seed."""
+    logging.disable()
     make = registry.load("sglang", release=release).makers["host_server"]
     exclude = excluded("host_server", listed_of({"engine": "sglang", "listed": release}))
     found: dict[str, dict[int, tuple[str | None, float]]] = {}

@@ -20,6 +20,7 @@ from conformance.stems.server.client import ADDS_NOTHING, LEAST, WANTS_NOTHING, 
 from conformance.stems.server.exclusions import ServerExclusion, may_ask_for_turn, may_say_priority, may_update_weights
 from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent
 from conformance.stems.server.run import ServerRun
+from conformance.stems.server.served import GOES_ON, MOST_TURNS
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 from conformance.traces.harm_found import rank_of
@@ -100,7 +101,7 @@ def test_a_server_that_would_admit_and_does_not_stands_still() -> None:
 
 def test_a_server_that_computes_now_and_then_does_not_stand_still() -> None:
     now_and_then = (WORKS if n % (server.STILL - 1) == 0 else STANDS for n in range(1000))
-    assert law_of(begun(now_and_then), server.MOST_TURNS) == ""
+    assert law_of(begun(now_and_then), MOST_TURNS) == ""
 
 
 def test_a_request_that_nothing_makes_room_for_is_named_and_one_behind_a_session_is_lawful(
@@ -120,13 +121,13 @@ def test_a_request_with_a_row_that_is_in_no_batch_stands_still() -> None:
 def test_a_paused_server_does_nothing_lawfully() -> None:
     lock = begun(repeat(STANDS))
     lock.do("pause", mode="in_place")
-    assert law_of(lock, server.MOST_TURNS) == ""
+    assert law_of(lock, MOST_TURNS) == ""
     lock.do("resume")
     assert law_of(lock, server.STILL) == server.SERVES
 
 
 def test_an_idle_server_stands_still_lawfully() -> None:
-    assert law_of(begun(repeat(IDLE)), server.MOST_TURNS) == ""
+    assert law_of(begun(repeat(IDLE)), MOST_TURNS) == ""
 
 
 def test_the_servers_own_check_must_agree() -> None:
@@ -138,7 +139,7 @@ def test_no_message_may_stop_a_server() -> None:
     lock = begun(iter([STANDS, AssertionError("session already has a slot")]))
     with pytest.raises(Finding, match="session already has a slot") as caught:
         lock.do("turn", times=2)
-    assert caught.value.law == server.GOES_ON
+    assert caught.value.law == GOES_ON
 
 
 def test_the_end_of_a_server_is_its_harm() -> None:
@@ -272,7 +273,7 @@ def test_what_no_client_sends_is_misuse() -> None:
         {"op": "open", "session": 2},
         {"op": "resume_memory"},
         {"op": "turn", "times": 0},
-        {"op": "turn", "times": server.MOST_TURNS + 1},
+        {"op": "turn", "times": MOST_TURNS + 1},
     ):
         with pytest.raises(Misuse):
             lock.do(**wrong)

@@ -14,6 +14,7 @@ from conformance.driver.protocol import EngineError, Json
 from conformance.engines.sglang.releases.server_parts import Releases
 from conformance.engines.sglang.server import page
 from conformance.engines.sglang.server.clock import ServerClock
+from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import Place, StandInRow, put_in_place
 from conformance.stems.server.served import GOES_ON
@@ -186,7 +187,7 @@ def stood_in(modules: dict[str, set[str]]) -> dict[str, Any]:
         StandInRow("groups", "inner", lambda _: 2, "", "", marked),
         StandInRow("groups", "kind", lambda _: 3, "", "", Releases("kinds")),
     ]
-    put_in_place(Place(fake, lambda _: Socket(), type, ServerClock(int), no_server), rows)
+    put_in_place(Place(fake, lambda _: Socket(), type, ServerClock(int), no_server, CopyDevice()), rows)
     return dict(vars(fake.module("groups")))
 
 

@@ -105,7 +105,7 @@ def _policy(name: str) -> LaunchChoice:
 # Servers with host memory. A prefix of fewer than ten tokens is not loaded from it, so pools are larger than above.
 HOST_SIZES = ((4, 12), (1, 32), (2, 20), (4, 9), (1, 48))
 HOSTING = Launches(
-    models=(LaunchChoice("full", ("--enable-hierarchical-cache",)),),
+    models=tuple(LaunchChoice(model, ("--enable-hierarchical-cache",)) for model in ("full", "windowed")),
     sessions=(PLAIN,),
     options=(
         ("size", tuple(_size(*size) for size in HOST_SIZES)),
@@ -116,6 +116,7 @@ HOSTING = Launches(
             (PLAIN, LaunchChoice("python", environment=(("UNIFIED_RADIX_TREE_CORE_BACKEND", "python"),))),
         ),
         ("rows", tuple(map(_rows, (3, 2, 4)))),
+        ("windows move", (PLAIN, OFTEN)),
         ("overlap", (LaunchChoice("off", ("--disable-overlap-schedule",)), LaunchChoice("on"))),
         _flag(CHUNKED, "--chunked-prefill-size", "8"),
         _flag(MIXED, "--enable-mixed-chunk"),

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from conformance.driver.shadow import EMPTY, FULL, NOBODY, Shadow
+from conformance.driver.forward import Pools, reads, write
+from conformance.driver.shadow import EMPTY, FULL, NOBODY, SWA, Shadow
 from conformance.stems.host_server.protocol import HostStep
-from conformance.stems.host_tier.contents import HOST
 from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import NOT_SAMPLED, ServedRequest, ServerEvent, ServerPass
+
+
+def on_host(pool: str) -> str:
+    """The name of the pool of host memory for a pool of the device, in shadow memory."""
+    return f"{pool} host"
 
 
 class ServedMemory:
@@ -47,27 +52,41 @@ class ServedMemory:
         elif known.session:
             self.said[known.session] = [*known.tokens, *known.sampled[: known.sent]]
 
-    def passes(self, one: ServerPass, before: Sequence[int]) -> list[tuple[int, int]]:
-        """A forward pass was launched: it reads the slots ``before`` its tokens, and writes those of its tokens.
+    def passes(self, batch: Sequence[tuple[ServerPass, Sequence[int]]], pools: Pools) -> list[tuple[str, int, int]]:
+        """A forward pass was launched: each request writes the slots of its tokens, then it reads what it needs.
 
-        Returns each block that it writes to, with the prefix that ends with the block where the block holds a page of
-        this text now, ``EMPTY`` where it does not.
+        ``batch``: of each request also the full slots before its tokens. Returns each block that the pass writes to,
+        with its pool, and with the prefix that ends with the block where the block holds a page of this text now,
+        ``EMPTY`` where it does not.
         """
-        known = self.requests[one.request]
-        if (at := one.sampled.start - len(known.tokens)) >= 0:
-            known.sampled[at:] = [token(n, known.fork) if one.samples else NOT_SAMPLED for n in one.sampled]
-        prefixes = self.shadow.texts.prefixes(known.text[: one.end])
-        reader = f"request {one.request}"
-        self.shadow.note(self.shadow.read(FULL, before, prefixes[: one.start], reader))
-        self.shadow.write(FULL, one.slots, prefixes[one.start :], reader)
-        row, size = [*before, *one.slots], self.page
-        starts = range(one.start // size * size, one.end, size)
-        blocks = {at: row[at] // size for at in starts}
-        return [(block, self._page(prefixes[at : at + size], block)) for at, block in blocks.items() if block]
+        done = []
+        for one, before in batch:
+            known = self.requests[one.request]
+            if (at := one.sampled.start - len(known.tokens)) >= 0:
+                known.sampled[at:] = [token(n, known.fork) if one.samples else NOT_SAMPLED for n in one.sampled]
+            prefixes = self.shadow.texts.prefixes(known.text[: one.end])
+            slots = [*before, *one.slots]
+            write(self.shadow, f"request {one.request}", prefixes, slots, one.start, one.end, pools)
+            done.append((one, prefixes, slots))
+        written = []
+        for one, prefixes, slots in done:
+            self.shadow.note(reads(self.shadow, f"request {one.request}", prefixes, slots, one.start, pools, one.end))
+            written += self._written(FULL, prefixes, slots, one.start)
+            if pools.mapping is not None:
+                written += self._written(SWA, prefixes, pools.swa(slots), one.start)
+        return written
 
-    def _page(self, prefixes: Sequence[int], block: int) -> int:
+    def _written(
+        self, pool: str, prefixes: Sequence[int], slots: Sequence[int], start: int
+    ) -> list[tuple[str, int, int]]:
+        size = self.page
+        starts = range(start // size * size, len(slots), size)
+        blocks = [(at, max(slots[at : at + size]) // size) for at in starts]
+        return [(pool, block, self._page(pool, prefixes[at : at + size], block)) for at, block in blocks if block]
+
+    def _page(self, pool: str, prefixes: Sequence[int], block: int) -> int:
         """The last of the prefixes where the block holds them, a whole page; else ``EMPTY``."""
-        holds = self.shadow.read(FULL, self._places(block)[: len(prefixes)], prefixes, NOBODY) is None
+        holds = self.shadow.read(pool, self._places(block)[: len(prefixes)], prefixes, NOBODY) is None
         return prefixes[-1] if holds and len(prefixes) == self.page else EMPTY
 
     def _places(self, number: int) -> range:
@@ -82,7 +101,7 @@ class ServedMemory:
         """A copy is done: each of its targets holds what its source held. Returns the copy."""
         copy = self.copies.pop(number)
         for slot, block in copy.pairs:
-            host, device = (HOST, self._places(slot)), (FULL, self._places(block))
+            host, device = (on_host(copy.pool), self._places(slot)), (copy.pool, self._places(block))
             source, target = (device, host) if copy.kind == "stores" else (host, device)
             for read, written in zip(source[1], target[1], strict=True):
                 found = self.shadow.holds(source[0], read)

@@ -1,40 +1,68 @@
-"""The numbers of keys in runs of ``host_server``: a key is the text up to the end of a page."""
+"""The numbers of keys and of copies in runs of ``host_server``: a key is the text up to a page's end, in one pool.
+
+A server computes any number of texts, and the law is evaluated over all numbers of keys and of copies. So a run begins
+with few, and a number is given out again when nothing is of its key any more; where all are in use, there come to be
+more.
+"""
 
 from __future__ import annotations
 
-from conformance.driver.protocol import EngineError
-from spec.host_tier_state import ABSENT, NO_KEY, HostTierState, blocks_of, copies, key_of
-from spec.in_flight import flies
+from spec.finite import Domain
+from spec.host_tier_state import ABSENT, HostTierState, blocks_of, copies, key_of
+from spec.in_flight import NO_JOB, flies
+from spec.logic import but
+
+MORE_KEYS, MORE_COPIES = 16, 4  # so many come at a time
+
+
+def with_more_keys(st: HostTierState) -> HostTierState:
+    """The state with more numbers of keys, of which nothing is. Each key has a text of its own, of its number."""
+    first = st.every_key.size + 1
+    last = first + MORE_KEYS - 1
+    tells = st.tells
+    for key in range(first, last + 1):
+        tells = tells.put((key, 0), key)
+    return but(st, every_key=Domain(1, last), tells=tells)
+
+
+def with_room_for_copy(st: HostTierState) -> tuple[HostTierState, int]:
+    """The state, where it must be with more numbers of copies, and a number that no copy in flight has."""
+    free = next((int(number) for number in copies(st).items() if st.flight.kind(number) == NO_JOB), None)
+    if free is not None:
+        return st, free
+    known = copies(st).size
+    return but(st, flight=but(st.flight, jobs=Domain(1, known + MORE_COPIES))), known + 1
 
 
 class KeyNumbers:
-    """The number of each key that a slot or a block holds, or that a copy is of. The law has few numbers, and a server
-    computes any number of texts: a number is given out again when nothing is of its key any more.
+    """The number of each key that a slot or a block holds, or that a copy is of.
 
-    A prefix is named by its number in shadow memory.
+    A key is named by its pool and by the number that its prefix has in shadow memory.
     """
 
     def __init__(self) -> None:
-        self._keys: dict[int, int] = {}  # by prefix
-        self._prefixes: dict[int, int] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
+        self._keys: dict[int, tuple[str, int]] = {}  # by number
 
-    def number(self, prefix: int, st: HostTierState) -> int:
-        """The number of the key whose text is this prefix. ``st``: the law's state now."""
-        if prefix not in self._keys:
+    def number(self, pool: str, prefix: int, st: HostTierState) -> int | None:
+        """The number of the key whose text is this prefix; ``None`` where all numbers are in use. ``st``: the law's
+        state now.
+        """
+        key = (pool, prefix)
+        if key not in self._numbers:
             number = self._unused(st)
-            self._keys[prefix], self._prefixes[number] = number, prefix
-        return self._keys[prefix]
+            if number is None:
+                return None
+            self._numbers[key], self._keys[number] = number, key
+        return self._numbers[key]
 
-    def _unused(self, st: HostTierState) -> int:
+    def _unused(self, st: HostTierState) -> int | None:
         every = [int(key) for key in st.every_key.items()]
-        if len(self._prefixes) == len(every):
+        if len(self._keys) == len(every):
             used = _used(st)
             for number in [number for number in every if number not in used]:
-                del self._keys[self._prefixes.pop(number)]
-        found = next((number for number in every if number not in self._prefixes), None)
-        if found is None:
-            raise EngineError("the server has more texts in its memory than its pools have room for")
-        return found
+                del self._numbers[self._keys.pop(number)]
+        return next((number for number in every if number not in self._keys), None)
 
 
 def _used(st: HostTierState) -> set[int]:
@@ -42,4 +70,4 @@ def _used(st: HostTierState) -> set[int]:
     used = {int(st.block_text(block)) for block in blocks_of(st).items()}
     used |= {int(st.text(slot, part)) for slot in st.slots.items() for part in st.parts.items()}
     used |= {int(key_of(st, job)) for job in copies(st).items() if flies(st.flight, job)}
-    return used | {int(key) for key in st.every_key.items() if st.phase(key) != ABSENT} | {NO_KEY}
+    return used | {int(key) for key in st.every_key.items() if st.phase(key) != ABSENT}

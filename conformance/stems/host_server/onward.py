@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from conformance.driver.forward import Pools
 from conformance.driver.onward import Move, send
 from conformance.driver.shadow import WrongSlot
 from conformance.stems.host_server.run import HostServerRun
@@ -68,8 +69,9 @@ class OnwardHostServer:
             kind = event.kind
             self._follow_copies()
             self.memory.follow(event)
-            for one in event.passes:
-                self.memory.passes(one, self.engine.prefix_slots(one))
+            if event.passes:
+                batch = [(one, self.engine.prefix_slots(one)) for one in event.passes]
+                self.memory.passes(batch, Pools(self.engine.swa_mapping(), self.engine.shape["window"]))
             wrong, self.shadow.wrong = self.shadow.wrong, None
             yield f"the server goes on ({kind})", wrong
 

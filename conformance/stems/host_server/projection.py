@@ -1,32 +1,36 @@
-"""Projects the snapshot of a server's host memory onto the law's state."""
+"""Projects the snapshots of a server's host memory onto the law's state."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from conformance.stems.host_server.protocol import HostPoolSnapshot
 from spec.host_tier_state import NO_KEY, HostTierState
 from spec.logic import but
 
 
-def project_pool(st: HostTierState, seen: HostPoolSnapshot) -> HostTierState:
-    """The law's tier with the number of free slots as the pool reports it; ``st`` itself if nothing differs."""
-    return st if seen.available == st.available else but(st, available=seen.available)
+def project_pools(st: HostTierState, seen: Mapping[str, HostPoolSnapshot]) -> HostTierState:
+    """The law's tier with the number of free slots as the pools report it; ``st`` itself if nothing differs."""
+    available = sum(pool.available for pool in seen.values())
+    return st if available == st.available else but(st, available=available)
 
 
-def pool_problems(st: HostTierState, seen: HostPoolSnapshot) -> list[str]:
-    """What the pool shows and the law's state has no field for, in words."""
+def pool_problems(st: HostTierState, base: int, name: str, seen: HostPoolSnapshot) -> list[str]:
+    """What a pool shows and the law's state has no field for, in words. ``base``: the law's numbers before those of its
+    slots.
+    """
     free, listed, marked = Counter(seen.free), set(seen.free), set(seen.used)
     found = [f"slot {slot} is free {n} times" for slot, n in sorted(free.items()) if n > 1]
-    found += [f"slot {slot} is free, which is no slot of the host" for slot in sorted(listed) if not st.slots.has(slot)]
     if seen.available != len(seen.free):
         found.append(f"the pool reports {seen.available} free slots, and it has {len(seen.free)}")
-    for slot in st.slots.items():
-        taken = st.key(slot) != NO_KEY
+    for slot in range(1, seen.slots + 1):
+        taken = st.key(base + slot) != NO_KEY
         if taken and slot in listed:
             found.append(f"slot {slot} is free, and a key has it")
         if not taken and slot not in listed:
             found.append(f"slot {slot} is neither free nor of a key")
         if (slot in marked) == (slot in listed):
             found.append(f"slot {slot} is {'' if slot in listed else 'not '}free, and the pool's mark says otherwise")
-    return found
+    found += [f"slot {slot} is free, which is no slot" for slot in sorted(listed) if not 1 <= slot <= seen.slots]
+    return [f"{name} pool of the host: {words}" for words in found]

@@ -6,13 +6,15 @@ in which order it gave its host memory out, copied, and gave it back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from conformance.driver.shadow import FULL, SWA
 from conformance.stems.server.protocol import ServerEngine, ServerPass
 
 Pair = tuple[int, int]  # a slot of the host and a block of the device, each a page from 1 on; block 0: no whole block
+POOLS = (FULL, SWA)  # the names of pools, on the device and on the host; a host may have the first alone
 
 
 class HostStep(NamedTuple):
@@ -24,11 +26,13 @@ class HostStep(NamedTuple):
     these blocks is in flight), ``loaded`` (the server has heard of its end), ``ended`` (a copy is done), ``freed``
     (slots were given back; their blocks are 0), or ``cleared`` (all were).
 
-    ``ack``: the engine's number by which ``published`` and ``loaded`` say which ``reserved`` and ``promised`` they end.
-    ``copy``: the number of a copy. ``fenced``: it waits for the forward passes that were launched before.
+    ``pool``: of ``POOLS``. ``ack``: the engine's number by which ``published`` and ``loaded`` say which ``reserved``
+    and ``promised`` of all pools they end. ``copy``: the number of a copy. ``fenced``: it waits for the forward passes
+    that were launched before.
     """
 
     kind: str
+    pool: str = FULL
     pairs: tuple[Pair, ...] = ()
     ack: int = 0
     copy: int = 0
@@ -37,10 +41,11 @@ class HostStep(NamedTuple):
 
 @dataclass(frozen=True)
 class HostPoolSnapshot:
-    """The pool of host memory. ``free``: the free slots, in any order. ``used``: the slots that the pool has marked as
-    used. ``available``: how many slots are free, as it reports it.
+    """One pool of host memory. ``slots``: how many it has. ``free``: the free ones, in any order. ``used``: those that
+    the pool has marked as used. ``available``: how many slots are free, as it reports it.
     """
 
+    slots: int
     free: Sequence[int]
     used: Sequence[int]
     available: int
@@ -49,10 +54,11 @@ class HostPoolSnapshot:
 class HostServerEngine(ServerEngine, Protocol):
     """A server with host memory. Its configuration is that of the room ``server``.
 
-    ``host_slots``: how many slots it has. ``host_page``: the tokens of a slot, as many as those of a block.
+    ``host_slots``: how many slots each of its pools has, by name. ``host_page``: the tokens of a slot, as many as those
+    of a block.
     """
 
-    host_slots: int
+    host_slots: Mapping[str, int]
     host_page: int
 
     def host_steps(self) -> Sequence[HostStep]:
@@ -66,12 +72,15 @@ class HostServerEngine(ServerEngine, Protocol):
         """
 
     def prefix_slots(self, one: ServerPass) -> Sequence[int]:
-        """The slots, token by token, in which a pass that was just launched finds what comes before ``one.start``."""
+        """The full slots, token by token, in which a pass that was just launched finds what comes before its tokens."""
 
-    def kept_on_host(self) -> int:
-        """How many slots of the host stay in use when everything that can be evicted is evicted, on the device and on
-        the host. It is asked on a copy of the server; nothing changes.
+    def swa_mapping(self) -> Sequence[int] | None:
+        """The SWA slot of each full slot as it is now, 0 where there is none; ``None`` in a model without windows."""
+
+    def kept_on_host(self) -> str:
+        """What stays on the host when everything that can be evicted is evicted, on the device and on the host, in
+        words; empty where nothing does. It is asked on a copy of the server; nothing changes.
         """
 
-    def host_snapshot(self) -> HostPoolSnapshot:
-        """Reads the pool of host memory as it is now, and changes nothing."""
+    def host_snapshot(self) -> Mapping[str, HostPoolSnapshot]:
+        """Reads the pools of host memory as they are now, by name, and changes nothing."""

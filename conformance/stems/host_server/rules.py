@@ -74,4 +74,5 @@ class HostServerMachine(ServerMachine):
             self.do("copies_end", stores=True, count=EVERY)
             self.do("copies_end", stores=False, count=EVERY)
             self.do("turn", times=TURNS)
-        self.do("rest")
+        if not (run.here or run.coming or run.memory.copies):
+            self.do("rest")

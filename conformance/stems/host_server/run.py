@@ -8,17 +8,19 @@ is followed token by token in shadow memory; a forward pass reads all that comes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from conformance.driver.diff import FieldDifference, Names
+from conformance.driver.forward import Pools
 from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding, Ignores, Law, Operation, nothing
 from conformance.driver.operations import operation, operations_of
-from conformance.driver.protocol import EngineError, Json, Misuse
+from conformance.driver.protocol import Json, Misuse
+from conformance.driver.shadow import FULL, SWA
 from conformance.stems.host_server.contents import ServedMemory
-from conformance.stems.host_server.keys import KeyNumbers
-from conformance.stems.host_server.projection import pool_problems, project_pool
+from conformance.stems.host_server.keys import MORE_COPIES, MORE_KEYS, KeyNumbers, with_more_keys, with_room_for_copy
+from conformance.stems.host_server.projection import pool_problems, project_pools
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostServerEngine, HostStep
 from conformance.stems.server.protocol import POLL, ServerEvent, ServerPass
 from conformance.stems.server.run import AGREES, AGREES_SENTENCE
@@ -26,12 +28,14 @@ from conformance.stems.server.served import GOES_ON, GOES_ON_SENTENCE, ServedCli
 from spec import host_tier as law
 from spec.finite import Seq
 from spec.host_tier_state import NO_KEY, UNWRITTEN, WRITING, HostTierState
-from spec.in_flight import NO_JOB
 
 WAITS = "copy_waits_for_passes"
 WAITS_SENTENCE = "A copy uses a block of the device only when the forward passes that write the block have ended."
 RESTS = "host_memory_comes_back"
 RESTS_SENTENCE = "When nothing runs and nothing is copied, every slot of host memory can be evicted."
+HEARS = "server_hears_of_copies"
+HEARS_SENTENCE = "A server hears of the end of each copy that is done."
+HEARS_WITHIN = 100  # turns
 WHOLE = "copy_is_of_whole_pages"
 WHOLE_SENTENCE = "A copy between device and host moves whole pages, token by token in their order."
 
@@ -43,19 +47,23 @@ class HostServerRun(ServedClients):
 
     def __init__(self, engine: HostServerEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
         super().__init__(engine, config)
-        slots, blocks = engine.host_slots, engine.shape["size"]
-        jobs = slots + blocks
-        self.law = Law(law.stem, law.initial(jobs + slots + blocks + 1, slots, blocks, 1, jobs), strict, ignores)
+        on_device = {FULL: engine.shape["size"], SWA: engine.shape["size_swa"]}
+        self.bases: dict[str, tuple[int, int]] = {}  # of each pool, the law's numbers before its slots and blocks
+        slots = blocks = 0
+        for pool, count in engine.host_slots.items():
+            self.bases[pool] = slots, blocks
+            slots, blocks = slots + count, blocks + on_device[pool]
+        self.law = Law(law.stem, law.initial(MORE_KEYS, slots, blocks, 1, MORE_COPIES), strict, ignores)
         self.law.names = Names()
         self.memory = ServedMemory(engine.host_page, lambda request: self.forks[request])
         self.shadow = self.memory.shadow
         self.keys = KeyNumbers()
         self.steps: deque[HostStep] = deque()  # what the server did with its host memory, and is not explained yet
-        self.jobs: dict[tuple[int, int], int] = {}  # the law's number of each copy of a slot
+        self.jobs: dict[tuple[int, int], int] = {}  # by copy and slot, the law's number of the copy
         self.acks: dict[tuple[str, int], list[int]] = {}  # the slots that an acknowledgement will be of
-        self.unfinished: frozenset[int] = frozenset()  # the blocks that forward passes in flight write
+        self.unfinished: frozenset[int] = frozenset()  # the blocks that forward passes in flight write, as the law's
         self.operations: Mapping[str, Operation] = operations_of(self)
-        self.seen: HostPoolSnapshot = engine.host_snapshot()
+        self.seen: Mapping[str, HostPoolSnapshot] = engine.host_snapshot()
 
     # The device and the server.
 
@@ -69,13 +77,22 @@ class HostServerRun(ServedClients):
 
     @operation
     def rest(self) -> Calls:
-        """The server has no requests, and no copy is in flight: every slot of the host can be evicted."""
+        """The server has no requests, and no copy is in flight. It makes turns until it has heard of the end of each
+        copy; then every slot of the host can be evicted.
+        """
         if self.here or self.coming or self.memory.copies:
             raise Misuse("the server has requests, or a copy is in flight")
-        self.law.count("rest", "done")
+        for _ in range(HEARS_WITHIN):
+            yield from self._turn()
+            if self.settled or self.memory.copies:
+                break
+        if self.memory.copies:  # the server has begun copies that waited
+            return
+        if not self.settled:
+            raise Finding(HEARS, HEARS_SENTENCE, f"within {HEARS_WITHIN} turns it does not", kind=INVARIANT)
         kept = yield EngineCall("kept_on_host", self.engine.kept_on_host)
         if kept:
-            raise Finding(RESTS, RESTS_SENTENCE, f"{kept} slots stay", kind=INVARIANT)
+            raise Finding(RESTS, RESTS_SENTENCE, kept, kind=INVARIANT)
 
     def _turn(self) -> Generator[EngineCall | None, Any, ServerEvent]:
         while True:
@@ -102,14 +119,30 @@ class HostServerRun(ServedClients):
                 self.here.discard(request)
         if event.kind == "closed":
             self.sessions.discard(event.session)
-        for one in event.passes:
-            self._passes(one)
-        if event.passes and self.engine.overlaps:  # the step before has ended when the next one is launched
-            self.unfinished = frozenset(slot // self.memory.page for one in event.passes for slot in one.slots)
+        if event.passes:
+            self._passes(event.passes)
 
-    def _passes(self, one: ServerPass) -> None:
-        for block, prefix in self.memory.passes(one, self.engine.prefix_slots(one)):
-            self.law.engine_step("write", block, self.keys.number(prefix, self.state) if prefix else UNWRITTEN)
+    def _passes(self, passes: Sequence[ServerPass]) -> None:
+        pools = Pools(self.engine.swa_mapping(), self.engine.shape["window"])
+        batch = [(one, self.engine.prefix_slots(one)) for one in passes]
+        written = [
+            (pool, self.bases[pool][1] + block, prefix)
+            for pool, block, prefix in self.memory.passes(batch, pools)
+            if pool in self.bases
+        ]
+        if self.engine.overlaps:  # the step before has ended when the next one is launched
+            self.unfinished = frozenset(block for _, block, _ in written)
+        for pool, block, prefix in written:
+            self.law.engine_step("write", block, self._key(pool, prefix) if prefix else UNWRITTEN)
+
+    def _key(self, pool: str, prefix: int) -> int:
+        """The number of a key."""
+        number = self.keys.number(pool, prefix, self.state)
+        if number is None:
+            self.law.state = with_more_keys(self.state)
+            number = self.keys.number(pool, prefix, self.state)
+            assert number is not None, "there are more numbers now"
+        return number
 
     @property
     def settled(self) -> bool:
@@ -129,46 +162,51 @@ class HostServerRun(ServedClients):
             step = self.steps.popleft()
             getattr(self, f"_{step.kind}")(step)
 
+    def _pairs(self, step: HostStep) -> list[tuple[int, int]]:
+        """The slots and blocks of a step, as the law's numbers."""
+        slots, blocks = self.bases[step.pool]
+        return [(slots + slot, blocks + block) for slot, block in step.pairs]
+
     def _reserved(self, step: HostStep) -> None:
         """Slots are reserved for what the blocks hold now."""
         self._must_be_whole(step)
-        for slot, block in step.pairs:
+        for slot, block in self._pairs(step):
             self.law.engine_step("reserve", self.state.block_text(block), slot)
-        self.acks["published", step.ack] = [slot for slot, _ in step.pairs]
+        self.acks.setdefault(("published", step.ack), []).extend(slot for slot, _ in self._pairs(step))
 
     def _stores(self, step: HostStep) -> None:
         self._begins(step)
-        for slot, block in step.pairs:
+        for slot, block in self._pairs(step):
             self.law.engine_step("store", self._new_job(step.copy, slot), self.state.key(slot), Seq([block]))
 
     def _promised(self, step: HostStep) -> None:
         """The server has found keys, and will load them."""
         self._must_be_whole(step)
-        for slot, _ in step.pairs:
+        for slot, _ in self._pairs(step):
             self.law.engine_step("find", self.state.key(slot), True)
             self.law.engine_step("promise", self.state.key(slot))
-        self.acks["loaded", step.ack] = [slot for slot, _ in step.pairs]
+        self.acks.setdefault(("loaded", step.ack), []).extend(slot for slot, _ in self._pairs(step))
 
     def _loads(self, step: HostStep) -> None:
         self._begins(step)
-        for slot, block in step.pairs:
+        for slot, block in self._pairs(step):
             self.law.engine_step("load", self._new_job(step.copy, slot), self.state.key(slot), 0, Seq([block]))
 
     def _ended(self, step: HostStep) -> None:
         copy = self.memory.ended(step.copy)
-        for slot, _ in copy.pairs:
+        for slot, _ in self._pairs(copy):
             self.law.engine_step("end", self.jobs.pop((step.copy, slot)), True)
 
     def _published(self, step: HostStep) -> None:
-        for slot in self.acks.pop(("published", step.ack)):
+        for slot in self.acks.pop(("published", step.ack), ()):
             self.law.engine_step("publish", self.state.key(slot))
 
     def _loaded(self, step: HostStep) -> None:
-        for slot in self.acks.pop(("loaded", step.ack)):
+        for slot in self.acks.pop(("loaded", step.ack), ()):
             self.law.engine_step("withdraw", self.state.key(slot))
 
     def _freed(self, step: HostStep) -> None:
-        for slot, _ in step.pairs:
+        for slot, _ in self._pairs(step):
             key = self.state.key(slot)
             given_up = key != NO_KEY and self.state.phase(key) == WRITING
             self.law.engine_step("discard" if given_up else "evict", key, slot)
@@ -181,7 +219,7 @@ class HostServerRun(ServedClients):
         """A copy is in flight."""
         self.memory.begun(step)
         self._must_be_whole(step)
-        early = [] if step.fenced else [block for _, block in step.pairs if block in self.unfinished]
+        early = [] if step.fenced else [block for _, block in self._pairs(step) if block in self.unfinished]
         if early:
             raise Finding(WAITS, WAITS_SENTENCE, f"block {early[0]} is copied while a pass writes it", kind=INVARIANT)
 
@@ -190,10 +228,7 @@ class HostServerRun(ServedClients):
             raise Finding(WHOLE, WHOLE_SENTENCE, f"slot {parts[0]} is paired with no whole block", kind=INVARIANT)
 
     def _new_job(self, copy: int, slot: int) -> int:
-        st = self.state
-        number = next((int(n) for n in st.flight.jobs.items() if st.flight.kind(n) == NO_JOB), None)
-        if number is None:
-            raise EngineError("the server has more copies in flight than its pools have pages")
+        self.law.state, number = with_room_for_copy(self.state)
         self.jobs[copy, slot] = number
         return number
 
@@ -205,17 +240,17 @@ class HostServerRun(ServedClients):
 
     # What the driver needs.
 
-    def snapshot(self) -> HostPoolSnapshot:
-        """The pool of host memory."""
-        found: HostPoolSnapshot = self.engine.host_snapshot()
+    def snapshot(self) -> Mapping[str, HostPoolSnapshot]:
+        """The pools of host memory."""
+        found: Mapping[str, HostPoolSnapshot] = self.engine.host_snapshot()
         return found
 
     def follow(self) -> None:
         """Nothing to do: each call explains what the server has done."""
 
     def project(self) -> Any:
-        """The law's tier, with the number of free slots as the pool shows it."""
-        return project_pool(self.state, self.seen)
+        """The law's tier, with the number of free slots as the pools show it."""
+        return project_pools(self.state, self.seen)
 
     def hidden(self, change: FieldDifference) -> bool:
         """Nothing is hidden from a caller."""
@@ -223,8 +258,9 @@ class HostServerRun(ServedClients):
         return False
 
     def beyond_state(self) -> list[str]:
-        """What is wrong with the free list, and with the marks of the pool."""
-        return pool_problems(self.state, self.seen)
+        """What is wrong with the free lists, and with the marks of the pools."""
+        each = [pool_problems(self.state, self.bases[pool][0], pool, seen) for pool, seen in self.seen.items()]
+        return [words for found in each for words in found]
 
     def judge(self) -> None:
         """Nothing to add: the invariants say everything."""

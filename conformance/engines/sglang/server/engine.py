@@ -15,6 +15,7 @@ import greenlet
 import torch
 
 from conformance.driver.protocol import EngineError, Json, Unsupported
+from conformance.engines.importing import line_of
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.server.clock import TURN, ServerClock
@@ -335,11 +336,11 @@ class SGLangServer:
     def grants_alone(self, request: int) -> bool:
         """``get_new_batch_prefill`` with this request alone in the queue, in a forked process."""
 
-        def ask() -> bool:
+        def ask() -> str:
             with self._servers.launcher.within(self._context), self._watch.off():
                 self.scheduler.waiting_queue = [self.requests[request]]
                 plan = self.scheduler.get_new_batch_prefill(self.scheduler.running_batch)
-                return plan.batch_to_run is not None
+                return "yes" if plan.batch_to_run is not None else ""
 
         return bool(forked(ask))
 
@@ -382,17 +383,26 @@ class HostServer(SGLangServer):
         found: list[int] = self.scheduler.req_to_token_pool.req_to_token[one.row, : one.start].tolist()
         return found
 
-    def kept_on_host(self) -> int:
+    def swa_mapping(self) -> list[int] | None:
+        """The mapping of the allocator."""
+        seen = self._reader.read_pools()
+        return list(seen.mapping) if self._reader.windowed else None
+
+    def kept_on_host(self) -> str:
         """``evict`` and ``evict_host`` of all, in a forked process."""
 
-        def kept() -> int:
+        def kept() -> str:
             with self._servers.launcher.within(self._context), self._watch.off():
-                return self._host.kept()
+                try:
+                    slots = self._host.kept()
+                except Exception as error:
+                    return f"eviction raises {line_of(error)}"
+            return f"{slots} slots stay" if slots else ""
 
         return forked(kept)
 
-    def host_snapshot(self) -> HostPoolSnapshot:
-        """The host pool."""
+    def host_snapshot(self) -> dict[str, HostPoolSnapshot]:
+        """The host pools."""
         return self._host.read()
 
     @property

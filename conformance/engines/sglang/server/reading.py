@@ -65,7 +65,7 @@ class ServerReader:
 
     def shape(self, config: Json) -> Json:
         """A configuration of the stem ``cache`` for what the server has built."""
-        seen, page = self._read_pools(), self.page_size
+        seen, page = self.read_pools(), self.page_size
         return {
             "page_size": page,
             "size": len(seen.full.free) + len(seen.full.released),
@@ -80,12 +80,13 @@ class ServerReader:
 
     def read(self) -> CacheSnapshot:
         """Pools, rows, the tree, and who holds what of it."""
-        pools = self._read_pools()
+        pools = self.read_pools()
         tree = self._tree.read(pools)
         states = self._read_states(tree) if self.stateful else None
         return CacheSnapshot(self._rows(pools), tree, self._holds(), states)
 
-    def _read_pools(self) -> SwaMappingSnapshot:
+    def read_pools(self) -> SwaMappingSnapshot:
+        """The pools of the device."""
         found = self._pools.snapshot()
         return found if isinstance(found, SwaMappingSnapshot) else SwaMappingSnapshot.without_swa(found)
 
