@@ -15,7 +15,8 @@ from conformance.stems.machine import started
 from conformance.stems.server.client import Drawn
 from conformance.stems.server.rules import ServerMachine, moves
 
-WIDER, LATER = 2, 4  # prompts are so many times longer than in the room ``server``, and differ so many times later
+WIDER = 2  # prompts are so many times longer than in the room ``server``
+FORKS = (0, 16, 8, 24, 16, 12, 24)  # where texts part; a text comes again more often than there
 EVERY = 1000  # more copies than are in flight
 TURNS = 100  # so many turns, and a server without new requests has done what it can
 
@@ -32,7 +33,7 @@ class HostServerMachine(ServerMachine):
     @staticmethod
     def widened(drawn: Drawn) -> Drawn:
         """Longer prompts, of which more begin alike."""
-        return drawn._replace(length=WIDER * drawn.length, fork=LATER * drawn.fork)
+        return drawn._replace(length=WIDER * drawn.length, fork=FORKS[drawn.fork])
 
     @rule(stores=st.booleans(), count=st.integers(1, 3))
     @precondition(started)

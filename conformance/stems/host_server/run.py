@@ -61,7 +61,7 @@ class HostServerRun(ServedClients):
         self.steps: deque[HostStep] = deque()  # what the server did with its host memory, and is not explained yet
         self.jobs: dict[tuple[int, int], int] = {}  # by copy and slot, the law's number of the copy
         self.acks: dict[tuple[str, int], list[int]] = {}  # the slots that an acknowledgement will be of
-        self.unfinished: frozenset[int] = frozenset()  # the blocks that forward passes in flight write, as the law's
+        self.in_flight: deque[frozenset[int]] = deque()  # the law's blocks that each step in flight writes
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: Mapping[str, HostPoolSnapshot] = engine.host_snapshot()
 
@@ -121,6 +121,8 @@ class HostServerRun(ServedClients):
             self.sessions.discard(event.session)
         if event.passes:
             self._passes(event.passes)
+        if event.kind == "resulted" and self.in_flight:
+            self.in_flight.popleft()
 
     def _passes(self, passes: Sequence[ServerPass]) -> None:
         pools = Pools(self.engine.swa_mapping(), self.engine.shape["window"])
@@ -130,8 +132,7 @@ class HostServerRun(ServedClients):
             for pool, block, prefix in self.memory.passes(batch, pools)
             if pool in self.bases
         ]
-        if self.engine.overlaps:  # the step before has ended when the next one is launched
-            self.unfinished = frozenset(block for _, block, _ in written)
+        self.in_flight.append(frozenset(block for _, block, _ in written))
         for pool, block, prefix in written:
             self.law.engine_step("write", block, self._key(pool, prefix) if prefix else UNWRITTEN)
 
@@ -219,8 +220,9 @@ class HostServerRun(ServedClients):
         """A copy is in flight."""
         self.memory.begun(step)
         self._must_be_whole(step)
-        early = [] if step.fenced else [block for _, block in self._pairs(step) if block in self.unfinished]
-        if early:
+        ordered = step.fenced or not self.engine.overlaps  # steps that do not overlap are on the copy's own stream
+        unfinished = frozenset() if ordered else frozenset().union(*self.in_flight)
+        if early := [block for _, block in self._pairs(step) if block in unfinished]:
             raise Finding(WAITS, WAITS_SENTENCE, f"block {early[0]} is copied while a pass writes it", kind=INVARIANT)
 
     def _must_be_whole(self, step: HostStep) -> None:

@@ -68,7 +68,7 @@ class ServerEvent(NamedTuple):
     ``extended`` (the requests of a batch got slots for a prefill, new ones their rows too), ``decoded`` (they got a
     slot for one token each), ``passed`` (a forward pass was launched), ``verified`` (the result of a pass over drafts
     has come), ``resulted`` (the result of the oldest step in flight has come, so that its passes are done; told by
-    servers with mamba states), ``cached`` (a request that goes on put tokens into the tree),
+    servers with mamba states, and by those with host memory), ``cached`` (a request that goes on put tokens into the tree),
     ``left`` (a request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed``
     (a session ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for
     the requests of a batch), ``states_ended``, ``loaded_back`` (a prefix that host memory has got slots on the device;

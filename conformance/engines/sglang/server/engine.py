@@ -138,7 +138,7 @@ class SGLangServer:
         if not self.with_host and has_host_memory(self.scheduler):
             raise Unsupported("a server with host memory is driven in the room host_server")
         self._reader = ServerReader(self.release, self.scheduler, self)
-        if self._reader.stateful:
+        if self._reader.stateful or self.host is not None:
             self._watch.watch_results(self.scheduler)
         self.shape = self._reader.shape(config)
         self.ran = self._reader.ran

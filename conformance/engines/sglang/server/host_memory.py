@@ -37,8 +37,8 @@ class HostMemory:
         self._release, self._tree, self._device = release, scheduler.tree_cache, device
         self._controller = scheduler.tree_cache.cache_controller
         engine = getattr(self._controller, "l2_transfer_engine", None)
-        if engine is None:
-            raise Unsupported("the release has no engine of its own for copies to and from host memory")
+        if engine is None or not hasattr(self._controller.mem_pool_host, "entries"):
+            raise Unsupported("the release has no engine for copies to and from host memory, or no group of host pools")
         self._streams: dict[bool, CopyStream] = {True: getattr(engine, STORES), False: getattr(engine, LOADS)}
         entries = {str(entry.name.value): entry for entry in self._controller.mem_pool_host.entries}
         if unknown := sorted(entries.keys() - NAMES.keys()):
@@ -86,7 +86,7 @@ class HostMemory:
     def read_layers(self) -> None:
         """A forward pass reads each layer of the device's pools, which waits for its load before that."""
         pool = self._controller.mem_pool_device
-        for layer in range(int(self._controller.transfer_layer_id_max)):
+        for layer in range(int(self._controller.layer_done_counter.num_layers)):
             pool.get_key_buffer(int(pool.start_layer or 0) + layer)
 
     # Watched calls.
