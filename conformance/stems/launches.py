@@ -43,7 +43,7 @@ class Launches(NamedTuple):
     how many sessions it has. ``options``: what is chosen beside these. The first choice of each option is the plain
     one. ``never``: pairs of choices that the engine refuses at launch; each of them has one that is not the plain one.
     ``avoided``: by the name of an exclusion, the choices that must come together for runs to meet the known difference
-    that it avoids: two, or more.
+    that it avoids.
     """
 
     models: tuple[LaunchChoice, ...] = ()

@@ -125,4 +125,5 @@ HOSTING = Launches(
         _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),
         ("time limits", (PLAIN, HURRY)),
     ),
+    avoided={"host_server.unfenced_copy": frozenset({frozenset({("overlap", "on")})})},
 )

@@ -8,5 +8,7 @@ from enum import StrEnum
 class HostServerExclusion(StrEnum):
     """What runs of ``host_server`` avoid."""
 
+    UNFENCED_COPY = "host_server.unfenced_copy"  # steps that overlap: ``Launches.avoided``
+
 
 EXCLUSIONS = HostServerExclusion

@@ -24,7 +24,8 @@ class HostStep(NamedTuple):
     these blocks into these slots is in flight), ``published`` (the server has heard of the end of such a copy, and its
     slots may be loaded), ``promised`` (slots will be loaded into these blocks), ``loads`` (a copy of these slots into
     these blocks is in flight), ``loaded`` (the server has heard of its end), ``ended`` (a copy is done), ``freed``
-    (slots were given back; their blocks are 0), or ``cleared`` (all were).
+    (slots were given back; their blocks are 0), ``cleared`` (all were), or ``ordered`` (copies that are begun later
+    wait for the forward passes that were launched before).
 
     ``pool``: of ``POOLS``. ``ack``: the engine's number by which ``published`` and ``loaded`` say which ``reserved``
     and ``promised`` of all pools they end. ``copy``: the number of a copy. ``fenced``: it waits for the forward passes

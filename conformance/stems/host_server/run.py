@@ -225,6 +225,10 @@ class HostServerRun(ServedClients):
         if early := [block for _, block in self._pairs(step) if block in unfinished]:
             raise Finding(WAITS, WAITS_SENTENCE, f"block {early[0]} is copied while a pass writes it", kind=INVARIANT)
 
+    def _ordered(self, _: HostStep) -> None:
+        """Later copies wait for the forward passes that were launched before."""
+        self.in_flight = deque(frozenset() for _ in self.in_flight)
+
     def _must_be_whole(self, step: HostStep) -> None:
         if parts := [slot for slot, block in step.pairs if not block]:
             raise Finding(WHOLE, WHOLE_SENTENCE, f"slot {parts[0]} is paired with no whole block", kind=INVARIANT)

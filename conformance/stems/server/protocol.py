@@ -68,12 +68,12 @@ class ServerEvent(NamedTuple):
     ``extended`` (the requests of a batch got slots for a prefill, new ones their rows too), ``decoded`` (they got a
     slot for one token each), ``passed`` (a forward pass was launched), ``verified`` (the result of a pass over drafts
     has come), ``resulted`` (the result of the oldest step in flight has come, so that its passes are done; told by
-    servers with mamba states, and by those with host memory), ``cached`` (a request that goes on put tokens into the tree),
-    ``left`` (a request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed``
-    (a session ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for
-    the requests of a batch), ``states_ended``, ``loaded_back`` (a prefix that host memory has got slots on the device;
-    told by servers with host memory), ``tracks`` (track buffers got or gave back a slot), or ``poll`` (the
-    server reads its messages next).
+    servers with mamba states or host memory), ``cached`` (a request that goes on put tokens into the tree), ``left`` (a
+    request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed`` (a session
+    ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for the requests
+    of a batch), ``states_ended``, ``loaded_back`` (a prefix that host memory has got slots on the device; told by
+    servers with host memory), ``tracks`` (track buffers got or gave back a slot), or ``poll`` (the server reads its
+    messages next).
     ``requests``: those it did it to, in order. ``passes``: of ``passed``. ``session``: of ``closed``. ``batch``: for
     ``poll``, how many requests were in the batch of the turn that ends there; its ``requests`` are all that the server
     has, and ``waiting`` are those of them that wait, in the order of the queue. ``wanted``: of ``states_begun``, how

@@ -42,6 +42,7 @@ from conformance.stems.server.protocol import ADMITTED, POLL, Pause, ServedReque
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
 FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED, RESULTED, LOADED_BACK)
+BARRIER = "ENABLE_WAR_BARRIER"
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
 
@@ -254,6 +255,8 @@ class SGLangServer:
         """The loop reads its messages next."""
         batch, self._batch = self._batch, 0
         self.turns += 1
+        if self.host is not None and self.overlaps:
+            self.host.watch_barriers(self.scheduler)
         waiting = [int(request.rid) for request in self.scheduler.waiting_queue]
         self.requests = {n: r for n, r in self.requests.items() if n in self.running or n in waiting}
         here = {number: self._known(number) for number in self.requests}
@@ -367,7 +370,8 @@ class HostServer(SGLangServer):
     with_host = True
 
     def __init__(self, servers: Servers, config: Json) -> None:
-        super().__init__(servers, config)
+        # As on CUDA, the scheduler keeps what it writes behind what passes in flight read.
+        super().__init__(servers, config | {"environment": {**config.get("environment", {}), BARRIER: "1"}})
         self.host_slots, self.host_page = self._host.slots, self._host.page_size
 
     def host_steps(self) -> list[HostStep]:

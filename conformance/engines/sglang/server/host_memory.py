@@ -48,6 +48,7 @@ class HostMemory:
         self._copies = 0
         self._noted: set[int] = set()  # the operations in the controller's queues that are noted
         self._taken: set[tuple[str, int]] = set()  # slots that were taken, for no operation yet
+        self._barriers: Any = None
         self.steps: list[HostStep] = []
         self._watch()
 
@@ -88,6 +89,14 @@ class HostMemory:
         pool = self._controller.mem_pool_device
         for layer in range(int(self._controller.layer_done_counter.num_layers)):
             pool.get_key_buffer(int(pool.start_layer or 0) + layer)
+
+    def watch_barriers(self, scheduler: Any) -> None:
+        """Notes where the scheduler's stream waits for all forward passes: what is copied later waits for them, too."""
+        stream = scheduler.schedule_stream
+        if stream is not self._barriers:
+            self._barriers = stream
+            stream.wait_stream = lambda _: self.steps.append(HostStep("ordered"))
+            stream.wait_event = lambda _: None  # what requests share is read, and KV cache may still be written
 
     # Watched calls.
 

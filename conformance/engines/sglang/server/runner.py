@@ -11,6 +11,8 @@ import torch
 from conformance.driver.protocol import EngineError
 from conformance.stems.server.protocol import ServerPass
 
+SHARED_READS = object()  # stands for the event that a decode records when it has read what requests share
+
 
 def runner_class(
     base: Any,
@@ -38,6 +40,9 @@ def runner_class(
             with in_order():
                 self._maybe_execute_deferred_mamba_cow_and_clear(forward_batch)
             self.sampled = [token for tokens in passes(passes_of(forward_batch)) for token in tokens]
+            if forward_batch.forward_mode.is_decode():
+                # As a graph of CUDA does: the event stands before the pass writes KV cache.
+                self.shared_read_done_event = SHARED_READS
             return output(logits_output=logits(next_token_logits=None), can_run_graph=False)
 
         def sample(self, _logits: Any, forward_batch: Any) -> torch.Tensor:
