@@ -26,7 +26,7 @@ from conformance.engines.sglang.server.launching import Launcher
 from conformance.engines.sglang.server.reading import ServerReader
 from conformance.engines.sglang.server.runner import runner_class
 from conformance.engines.sglang.server.sockets import Socket
-from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
+from conformance.engines.sglang.server.standing_in import COPIES, RUNNER, Place, put_in_place
 from conformance.engines.sglang.server.watching import (
     LOADED_BACK,
     RESULTED,
@@ -58,6 +58,8 @@ def servers(release: Release) -> Servers:
 
 def make_host_server(release: Release, config: Json) -> HostServer:
     """As ``make_server``, a server with host memory."""
+    if not release.imported.has(COPIES):
+        raise Unsupported("the release has no engine of its own for copies to and from host memory")
     return HostServer(servers(release), config)
 
 

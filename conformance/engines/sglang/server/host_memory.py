@@ -36,9 +36,9 @@ class HostMemory:
             raise Unsupported("a server without host memory")
         self._release, self._tree, self._device = release, scheduler.tree_cache, device
         self._controller = scheduler.tree_cache.cache_controller
-        engine = getattr(self._controller, "l2_transfer_engine", None)
-        if engine is None or not hasattr(self._controller.mem_pool_host, "entries"):
-            raise Unsupported("the release has no engine for copies to and from host memory, or no group of host pools")
+        engine = self._controller.l2_transfer_engine
+        if not hasattr(self._controller, "load_fence_stream"):  # before 0.5.19
+            raise Unsupported("the release's copies from host memory wait for no forward pass")
         self._streams: dict[bool, CopyStream] = {True: getattr(engine, STORES), False: getattr(engine, LOADS)}
         entries = {str(entry.name.value): entry for entry in self._controller.mem_pool_host.entries}
         if unknown := sorted(entries.keys() - NAMES.keys()):
