@@ -36,6 +36,7 @@ from conformance.stems.block_cache.protocol import (
 )
 from conformance.stems.block_pool.protocol import BlockPoolEngine, BlockPoolSnapshot, Name
 from conformance.stems.cache.protocol import CacheEngine, CacheSnapshot, LockHold
+from conformance.stems.host_server.protocol import HostPoolSnapshot, HostServerEngine, HostStep
 from conformance.stems.host_tier.protocol import HostTierEngine, HostTierSnapshot, Offered
 from conformance.stems.kinds import Kinds
 from conformance.stems.lock_ref.protocol import (
@@ -74,6 +75,9 @@ __all__ = [
     "Engine",
     "EngineError",
     "EngineOption",
+    "HostPoolSnapshot",
+    "HostServerEngine",
+    "HostStep",
     "HostTierEngine",
     "HostTierSnapshot",
     "Inserted",

@@ -33,8 +33,9 @@ class Scripted:
     fragile, lacks = False, frozenset[str]()
 
     def __init__(self, overlaps: bool = False, windowed: bool = False, page: int = PAGE) -> None:
-        self.overlaps, self.windowed, self.host_page = overlaps, windowed, page
+        self.overlaps, self.windowed, self.page = overlaps, windowed, page
         self.shape = {"size": BLOCKS, "size_swa": BLOCKS, "page_size": page, "window": 2, "sessions": 0}
+        self.host_pages = dict.fromkeys((FULL, SWA), page)
         self.host_slots = dict.fromkeys((FULL, SWA) if windowed else (FULL,), SLOTS)
         self.free = {pool: [*range(1, SLOTS + 1)] for pool in self.host_slots}
         self.script: list[tuple[Sequence[HostStep], ServerEvent]] = []
@@ -73,6 +74,11 @@ class Scripted:
     def prefix_slots(self, one: ServerPass) -> list[int]:
         """The row of the request."""
         return self.rows.get(one.request, [])[: one.start]
+
+    def state_slot(self, one: ServerPass) -> int:
+        """The model has no states."""
+        assert one.row == 0
+        return 0
 
     def swa_mapping(self) -> list[int] | None:
         """Each full slot has the SWA slot of its number."""

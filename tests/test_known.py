@@ -29,6 +29,7 @@ from conformance.stems.cache.exclusions import CacheExclusion
 from conformance.stems.exclusions import known as known_exclusions
 from conformance.stems.exclusions import looks_past
 from conformance.stems.found import with_file
+from conformance.stems.host_server.exclusions import HostServerExclusion
 from conformance.stems.host_tier.exclusions import HostTierExclusion
 from conformance.stems.lock_ref.exclusions import LockRefExclusion
 from conformance.stems.machine import Sink
@@ -156,9 +157,17 @@ def test_each_exclusion_leaves_something_out(stem: str, member: StrEnum) -> None
 
 def test_every_exclusion_is_looked_for_above() -> None:
     """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems; most
-    of ``block_cache`` change its configuration, see the next test; those of ``server`` are in ``test_server_laws.py``.
+    of ``block_cache`` change its configuration, see the next test; those of ``server`` and ``host_server`` are in
+    ``test_server_laws.py`` and ``test_host_server.py``.
     """
-    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *ServerExclusion, *AVOIDED, *OF_HOST_MEMORY}
+    elsewhere = {
+        *LockRefExclusion,
+        *MambaSlotsExclusion,
+        *ServerExclusion,
+        *HostServerExclusion,
+        *AVOIDED,
+        *OF_HOST_MEMORY,
+    }
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
 
 

@@ -24,7 +24,7 @@ def test_each_rule_stands_once_with_its_sentence() -> None:
 def test_rules_of_all_runs_and_of_some_are_told_apart() -> None:
     assert RunRule(ANSWERED, ANSWERED_SENTENCE, ()) in rules()
     assert {rule.rooms for rule in rules() if rule.name == "quiescent"} == {(), ("block_cache",)}
-    assert [rule.rooms for rule in rules() if rule.name == "clients_never_stop_a_server"] == [("server",)]
+    assert [rule.rooms for rule in rules() if rule.name == "clients_never_stop_a_server"] == [("host_server", "server")]
 
 
 def test_each_law_that_a_kept_finding_names_has_a_place() -> None:

@@ -102,10 +102,14 @@ def _policy(name: str) -> LaunchChoice:
     return LaunchChoice(name, ("--hicache-write-policy", name))
 
 
+WITH_HOST = ("--enable-hierarchical-cache",)
 # Servers with host memory. A prefix of fewer than ten tokens is not loaded from it, so pools are larger than above.
-HOST_SIZES = ((4, 12), (1, 32), (2, 20), (4, 9), (1, 48))
+HOST_SIZES = ((1, 32), (4, 12), (2, 20), (4, 9), (1, 48))
 HOSTING = Launches(
-    models=tuple(LaunchChoice(model, ("--enable-hierarchical-cache",)) for model in ("full", "windowed")),
+    models=(
+        *(LaunchChoice(model, WITH_HOST) for model in ("full", "windowed", "recurrent")),
+        LaunchChoice("tracked", (*TRACKS, *WITH_HOST), model="recurrent"),
+    ),
     sessions=(PLAIN,),
     options=(
         ("size", tuple(_size(*size) for size in HOST_SIZES)),
@@ -125,5 +129,14 @@ HOSTING = Launches(
         _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),
         ("time limits", (PLAIN, HURRY)),
     ),
-    avoided={"host_server.unfenced_copy": frozenset({frozenset({("overlap", "on")})})},
+    never=frozenset(
+        {
+            *(pair(MODEL, "recurrent", "size", _size(*size).name) for size in HOST_SIZES if size[0] > 1),
+            pair(MODEL, "recurrent", "overlap", "on"),
+        }
+    ),
+    avoided={
+        "host_server.unfenced_copy": frozenset({frozenset({("overlap", "on")})}),
+        "host_server.held_states": frozenset(pair(MODEL, name, CHUNKED, CHUNKED) for name in ("recurrent", "tracked")),
+    },
 )

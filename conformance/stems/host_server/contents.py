@@ -6,13 +6,22 @@ themselves, token by token, also after a law was broken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from conformance.driver.forward import Pools, reads, write
-from conformance.driver.shadow import EMPTY, FULL, NOBODY, SWA, Shadow
+from conformance.driver.shadow import EMPTY, FULL, NOBODY, STATES, SWA, Shadow
 from conformance.stems.host_server.protocol import HostStep
 from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import NOT_SAMPLED, ServedRequest, ServerEvent, ServerPass
+
+
+class LaunchedPass(NamedTuple):
+    """What a forward pass computes of a request, the full slots before its tokens, and its state slot (0: none)."""
+
+    one: ServerPass
+    before: Sequence[int]
+    state: int = 0
 
 
 def on_host(pool: str) -> str:
@@ -21,13 +30,13 @@ def on_host(pool: str) -> str:
 
 
 class ServedMemory:
-    """The memory of one server. ``page``: the tokens of a slot of the host and of a block of the device.
+    """The memory of one server. ``pages``: the tokens of a slot of the host and of a block of the device, by pool.
 
     ``requests``: those that the server has. ``said``: the text of each session. ``copies``: those in flight.
     """
 
-    def __init__(self, page: int, fork_of: Callable[[int], int]) -> None:
-        self.page, self._fork_of = page, fork_of
+    def __init__(self, pages: Mapping[str, int], fork_of: Callable[[int], int]) -> None:
+        self.pages, self._fork_of = pages, fork_of
         self.shadow = Shadow()
         self.requests: dict[int, RunRequest] = {}
         self.said: dict[int, list[int]] = {}
@@ -52,46 +61,70 @@ class ServedMemory:
         elif known.session:
             self.said[known.session] = [*known.tokens, *known.sampled[: known.sent]]
 
-    def passes(self, batch: Sequence[tuple[ServerPass, Sequence[int]]], pools: Pools) -> list[tuple[str, int, int]]:
+    def passes(self, batch: Sequence[LaunchedPass], pools: Pools) -> list[tuple[str, int, int]]:
         """A forward pass was launched: each request writes the slots of its tokens, then it reads what it needs.
 
-        ``batch``: of each request also the full slots before its tokens. Returns each block that the pass writes to,
-        with its pool, and with the prefix that ends with the block where the block holds a page of this text now,
-        ``EMPTY`` where it does not.
+        Returns each block that the pass writes to, with its pool, and with the prefix that ends with the block where
+        the block holds a page of this text now, ``EMPTY`` where it does not. A block of states holds the prefix after
+        which the state is.
         """
         done = []
-        for one, before in batch:
+        for one, before, state in batch:
             known = self.requests[one.request]
             if (at := one.sampled.start - len(known.tokens)) >= 0:
                 known.sampled[at:] = [token(n, known.fork) if one.samples else NOT_SAMPLED for n in one.sampled]
             prefixes = self.shadow.texts.prefixes(known.text[: one.end])
             slots = [*before, *one.slots]
             write(self.shadow, f"request {one.request}", prefixes, slots, one.start, one.end, pools)
-            done.append((one, prefixes, slots))
+            done.append((one, prefixes, slots, state))
         written = []
-        for one, prefixes, slots in done:
+        for one, prefixes, slots, state in done:
             self.shadow.note(reads(self.shadow, f"request {one.request}", prefixes, slots, one.start, pools, one.end))
             written += self._written(FULL, prefixes, slots, one.start)
             if pools.mapping is not None:
                 written += self._written(SWA, prefixes, pools.swa(slots), one.start)
+            if state:
+                written += self._advances(one, prefixes, state)
         return written
 
     def _written(
         self, pool: str, prefixes: Sequence[int], slots: Sequence[int], start: int
     ) -> list[tuple[str, int, int]]:
-        size = self.page
+        size = self.pages.get(pool, 1)
         starts = range(start // size * size, len(slots), size)
         blocks = [(at, max(slots[at : at + size]) // size) for at in starts]
         return [(pool, block, self._page(pool, prefixes[at : at + size], block)) for at, block in blocks if block]
 
+    def _advances(self, one: ServerPass, prefixes: Sequence[int], state: int) -> list[tuple[str, int, int]]:
+        """A pass reads the state that the request has, and leaves in its place the state after the new tokens. It may
+        write another one to a track. A pass over the first tokens of a text reads no state.
+        """
+        reader = f"request {one.request}"
+        if one.start:
+            self.shadow.note(self.shadow.read(STATES, [state], [prefixes[one.start - 1]], reader, one.start - 1))
+        written = [(state, prefixes[one.end - 1])]
+        if one.tracked is not None:
+            slot, upto = one.tracked
+            written.append((slot, prefixes[upto - 1] if upto else EMPTY))
+        self.shadow.write(STATES, [slot for slot, _ in written], [prefix for _, prefix in written], reader)
+        return [(STATES, slot, prefix) for slot, prefix in written if slot]
+
+    def copied(self, step: HostStep) -> list[tuple[str, int, int]]:
+        """States were copied on the device. Returns what the targets hold, as ``passes`` does."""
+        for source, target in step.pairs:
+            self.shadow.copy(STATES, source, target)
+        held = [(target, self.shadow.holds(STATES, target)) for _, target in step.pairs]
+        return [(STATES, target, EMPTY if found is None else found.prefix) for target, found in held if target]
+
     def _page(self, pool: str, prefixes: Sequence[int], block: int) -> int:
         """The last of the prefixes where the block holds them, a whole page; else ``EMPTY``."""
-        holds = self.shadow.read(pool, self._places(block)[: len(prefixes)], prefixes, NOBODY) is None
-        return prefixes[-1] if holds and len(prefixes) == self.page else EMPTY
+        holds = self.shadow.read(pool, self._places(pool, block)[: len(prefixes)], prefixes, NOBODY) is None
+        return prefixes[-1] if holds and len(prefixes) == self.pages.get(pool, 1) else EMPTY
 
-    def _places(self, number: int) -> range:
+    def _places(self, pool: str, number: int) -> range:
         """The slots of tokens in a block or in a slot of the host."""
-        return range(number * self.page, (number + 1) * self.page)
+        size = self.pages.get(pool, 1)
+        return range(number * size, (number + 1) * size)
 
     def begun(self, step: HostStep) -> None:
         """A copy is in flight."""
@@ -101,7 +134,10 @@ class ServedMemory:
         """A copy is done: each of its targets holds what its source held. Returns the copy."""
         copy = self.copies.pop(number)
         for slot, block in copy.pairs:
-            host, device = (on_host(copy.pool), self._places(slot)), (copy.pool, self._places(block))
+            host, device = (
+                (on_host(copy.pool), self._places(copy.pool, slot)),
+                (copy.pool, self._places(copy.pool, block)),
+            )
             source, target = (device, host) if copy.kind == "stores" else (host, device)
             for read, written in zip(source[1], target[1], strict=True):
                 found = self.shadow.holds(source[0], read)

@@ -8,6 +8,9 @@ from enum import StrEnum
 class HostServerExclusion(StrEnum):
     """What runs of ``host_server`` avoid."""
 
+    # Where models have recurrent layers: turns of the server while copies to the host are in flight, and prompts in
+    # chunks beside few state slots (``Launches.avoided``), of which each turn begins several copies.
+    HELD_STATES = "host_server.held_states"
     UNFENCED_COPY = "host_server.unfenced_copy"  # steps that overlap: ``Launches.avoided``
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from conformance.driver.forward import Pools
 from conformance.driver.onward import Move, send
 from conformance.driver.shadow import WrongSlot
+from conformance.stems.host_server.contents import LaunchedPass
 from conformance.stems.host_server.run import HostServerRun
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import POLL, ServerEvent
@@ -70,7 +71,8 @@ class OnwardHostServer:
             self._follow_copies()
             self.memory.follow(event)
             if event.passes:
-                batch = [(one, self.engine.prefix_slots(one)) for one in event.passes]
+                told = self.engine
+                batch = [LaunchedPass(one, told.prefix_slots(one), told.state_slot(one)) for one in event.passes]
                 self.memory.passes(batch, Pools(self.engine.swa_mapping(), self.engine.shape["window"]))
             wrong, self.shadow.wrong = self.shadow.wrong, None
             yield f"the server goes on ({kind})", wrong
@@ -82,5 +84,7 @@ class OnwardHostServer:
             step = self.run.steps.popleft()
             if step.kind in ("stores", "loads"):
                 self.memory.begun(step)
+            elif step.kind == "copied":
+                self.memory.copied(step)
             elif step.kind == "ended" and step.copy in self.memory.copies:
                 self.memory.ended(step.copy)

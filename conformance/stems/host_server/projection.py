@@ -20,7 +20,7 @@ def pool_problems(st: HostTierState, base: int, name: str, seen: HostPoolSnapsho
     """What a pool shows and the law's state has no field for, in words. ``base``: the law's numbers before those of its
     slots.
     """
-    free, listed, marked = Counter(seen.free), set(seen.free), set(seen.used)
+    free, listed, marked = Counter(seen.free), set(seen.free), set(seen.used or ())
     found = [f"slot {slot} is free {n} times" for slot, n in sorted(free.items()) if n > 1]
     if seen.available != len(seen.free):
         found.append(f"the pool reports {seen.available} free slots, and it has {len(seen.free)}")
@@ -30,7 +30,7 @@ def pool_problems(st: HostTierState, base: int, name: str, seen: HostPoolSnapsho
             found.append(f"slot {slot} is free, and a key has it")
         if not taken and slot not in listed:
             found.append(f"slot {slot} is neither free nor of a key")
-        if (slot in marked) == (slot in listed):
+        if seen.used is not None and (slot in marked) == (slot in listed):
             found.append(f"slot {slot} is {'' if slot in listed else 'not '}free, and the pool's mark says otherwise")
     found += [f"slot {slot} is free, which is no slot" for slot in sorted(listed) if not 1 <= slot <= seen.slots]
     return [f"{name} pool of the host: {words}" for words in found]

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from conformance.driver.shadow import FULL, SWA
+from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.stems.server.protocol import ServerEngine, ServerPass
 
 Pair = tuple[int, int]  # a slot of the host and a block of the device, each a page from 1 on; block 0: no whole block
-POOLS = (FULL, SWA)  # the names of pools, on the device and on the host; a host may have the first alone
+POOLS = (FULL, SWA, STATES)  # the names of pools, on the device and on the host; a host may have the first alone
 
 
 class HostStep(NamedTuple):
@@ -24,8 +24,9 @@ class HostStep(NamedTuple):
     these blocks into these slots is in flight), ``published`` (the server has heard of the end of such a copy, and its
     slots may be loaded), ``promised`` (slots will be loaded into these blocks), ``loads`` (a copy of these slots into
     these blocks is in flight), ``loaded`` (the server has heard of its end), ``ended`` (a copy is done), ``freed``
-    (slots were given back; their blocks are 0), ``cleared`` (all were), or ``ordered`` (copies that are begun later
-    wait for the forward passes that were launched before).
+    (slots were given back; their blocks are 0), ``cleared`` (all were), ``ordered`` (copies that are begun later
+    wait for the forward passes that were launched before), or ``copied`` (states were copied on the device; ``pairs``
+    are sources and targets).
 
     ``pool``: of ``POOLS``. ``ack``: the engine's number by which ``published`` and ``loaded`` say which ``reserved``
     and ``promised`` of all pools they end. ``copy``: the number of a copy. ``fenced``: it waits for the forward passes
@@ -43,24 +44,25 @@ class HostStep(NamedTuple):
 @dataclass(frozen=True)
 class HostPoolSnapshot:
     """One pool of host memory. ``slots``: how many it has. ``free``: the free ones, in any order. ``used``: those that
-    the pool has marked as used. ``available``: how many slots are free, as it reports it.
+    the pool has marked as used,
+    ``None`` where it keeps no marks. ``available``: how many slots are free, as it reports it.
     """
 
     slots: int
     free: Sequence[int]
-    used: Sequence[int]
+    used: Sequence[int] | None
     available: int
 
 
 class HostServerEngine(ServerEngine, Protocol):
     """A server with host memory. Its configuration is that of the room ``server``.
 
-    ``host_slots``: how many slots each of its pools has, by name. ``host_page``: the tokens of a slot, as many as those
-    of a block.
+    ``host_slots``: how many slots each of its pools has, by name. ``host_pages``: the tokens of a slot of each pool,
+    as many as those of a block; a state is one.
     """
 
     host_slots: Mapping[str, int]
-    host_page: int
+    host_pages: Mapping[str, int]
 
     def host_steps(self) -> Sequence[HostStep]:
         """What the server did with its host memory since this was asked last. Asked before each event is explained, and
@@ -74,6 +76,9 @@ class HostServerEngine(ServerEngine, Protocol):
 
     def prefix_slots(self, one: ServerPass) -> Sequence[int]:
         """The full slots, token by token, in which a pass that was just launched finds what comes before its tokens."""
+
+    def state_slot(self, one: ServerPass) -> int:
+        """The state slot that a pass that was just launched reads and writes; 0 in a model without states."""
 
     def swa_mapping(self) -> Sequence[int] | None:
         """The SWA slot of each full slot as it is now, 0 where there is none; ``None`` in a model without windows."""

@@ -9,19 +9,22 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from conformance.driver.shadow import STATES
+from conformance.stems.host_server.exclusions import HostServerExclusion as Exclusion
 from conformance.stems.host_server.run import HostServerRun
 from conformance.stems.launches import Launches
 from conformance.stems.machine import started
 from conformance.stems.server.client import Drawn
-from conformance.stems.server.rules import ServerMachine, moves
+from conformance.stems.server.machine import ServedMachine, moves
 
 WIDER = 2  # prompts are so many times longer than in the room ``server``
 FORKS = (0, 16, 8, 24, 16, 12, 24)  # where texts part; a text comes again more often than there
 EVERY = 1000  # more copies than are in flight
+FEW = 12  # turns with copies that end, where they are told one by one
 TURNS = 100  # so many turns, and a server without new requests has done what it can
 
 
-class HostServerMachine(ServerMachine):
+class HostServerMachine(ServedMachine):
     """Clients of one server with host memory, and its copies."""
 
     run: HostServerRun | None
@@ -29,6 +32,16 @@ class HostServerMachine(ServerMachine):
     def launches(self) -> Launches:
         """The servers that are drawn."""
         return self.kinds.hosting
+
+    def turns(self, times: int) -> None:
+        """The server makes so many turns. Where states must not be held, no copy to the host is in flight meanwhile."""
+        assert self.run is not None
+        if not (STATES in self.run.bases and self.excludes(Exclusion.HELD_STATES)):
+            self.do("turn", times=times)
+            return
+        for _ in range(min(times, FEW)):
+            self.do("copies_end", stores=True, count=EVERY)
+            self.do("turn", times=1)
 
     @staticmethod
     def widened(drawn: Drawn) -> Drawn:
@@ -51,7 +64,7 @@ class HostServerMachine(ServerMachine):
         for _ in range(turns):
             self.do("copies_end", stores=True, count=EVERY)
             self.do("copies_end", stores=False, count=EVERY)
-            self.do("turn", times=1)
+            self.turns(1)
 
     def teardown(self) -> None:
         """Ends everything, unless the run has failed before."""

@@ -17,8 +17,8 @@ from conformance.driver.forward import Pools
 from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding, Ignores, Law, Operation, nothing
 from conformance.driver.operations import operation, operations_of
 from conformance.driver.protocol import Json, Misuse
-from conformance.driver.shadow import FULL, SWA
-from conformance.stems.host_server.contents import ServedMemory
+from conformance.driver.shadow import FULL, STATES, SWA
+from conformance.stems.host_server.contents import LaunchedPass, ServedMemory
 from conformance.stems.host_server.keys import MORE_COPIES, MORE_KEYS, KeyNumbers, with_more_keys, with_room_for_copy
 from conformance.stems.host_server.projection import pool_problems, project_pools
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostServerEngine, HostStep
@@ -47,19 +47,19 @@ class HostServerRun(ServedClients):
 
     def __init__(self, engine: HostServerEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
         super().__init__(engine, config)
-        on_device = {FULL: engine.shape["size"], SWA: engine.shape["size_swa"]}
+        sizes = {FULL: "size", SWA: "size_swa", STATES: "size_mamba"}
         self.bases: dict[str, tuple[int, int]] = {}  # of each pool, the law's numbers before its slots and blocks
         slots = blocks = 0
         for pool, count in engine.host_slots.items():
             self.bases[pool] = slots, blocks
-            slots, blocks = slots + count, blocks + on_device[pool]
+            slots, blocks = slots + count, blocks + engine.shape[sizes[pool]]
         self.law = Law(law.stem, law.initial(MORE_KEYS, slots, blocks, 1, MORE_COPIES), strict, ignores)
         self.law.names = Names()
-        self.memory = ServedMemory(engine.host_page, lambda request: self.forks[request])
+        self.memory = ServedMemory(engine.host_pages, lambda request: self.forks[request])
         self.shadow = self.memory.shadow
         self.keys = KeyNumbers()
         self.steps: deque[HostStep] = deque()  # what the server did with its host memory, and is not explained yet
-        self.jobs: dict[tuple[int, int], int] = {}  # by copy and slot, the law's number of the copy
+        self.jobs: dict[tuple[int, int, int], int] = {}  # by copy, slot and block, the law's number of the copy
         self.acks: dict[tuple[str, int], list[int]] = {}  # the slots that an acknowledgement will be of
         self.in_flight: deque[frozenset[int]] = deque()  # the law's blocks that each step in flight writes
         self.operations: Mapping[str, Operation] = operations_of(self)
@@ -126,15 +126,15 @@ class HostServerRun(ServedClients):
 
     def _passes(self, passes: Sequence[ServerPass]) -> None:
         pools = Pools(self.engine.swa_mapping(), self.engine.shape["window"])
-        batch = [(one, self.engine.prefix_slots(one)) for one in passes]
-        written = [
-            (pool, self.bases[pool][1] + block, prefix)
-            for pool, block, prefix in self.memory.passes(batch, pools)
-            if pool in self.bases
-        ]
-        self.in_flight.append(frozenset(block for _, block, _ in written))
-        for pool, block, prefix in written:
+        batch = [LaunchedPass(one, self.engine.prefix_slots(one), self.engine.state_slot(one)) for one in passes]
+        self.in_flight.append(self._written(self.memory.passes(batch, pools)))
+
+    def _written(self, written: Sequence[tuple[str, int, int]]) -> frozenset[int]:
+        """Blocks were written. Returns the law's numbers of those of which the host has a pool."""
+        found = [(pool, self.bases[pool][1] + block, prefix) for pool, block, prefix in written if pool in self.bases]
+        for pool, block, prefix in found:
             self.law.engine_step("write", block, self._key(pool, prefix) if prefix else UNWRITTEN)
+        return frozenset(block for _, block, _ in found)
 
     def _key(self, pool: str, prefix: int) -> int:
         """The number of a key."""
@@ -178,7 +178,7 @@ class HostServerRun(ServedClients):
     def _stores(self, step: HostStep) -> None:
         self._begins(step)
         for slot, block in self._pairs(step):
-            self.law.engine_step("store", self._new_job(step.copy, slot), self.state.key(slot), Seq([block]))
+            self.law.engine_step("store", self._new_job(step.copy, slot, block), self.state.key(slot), Seq([block]))
 
     def _promised(self, step: HostStep) -> None:
         """The server has found keys, and will load them."""
@@ -191,12 +191,12 @@ class HostServerRun(ServedClients):
     def _loads(self, step: HostStep) -> None:
         self._begins(step)
         for slot, block in self._pairs(step):
-            self.law.engine_step("load", self._new_job(step.copy, slot), self.state.key(slot), 0, Seq([block]))
+            self.law.engine_step("load", self._new_job(step.copy, slot, block), self.state.key(slot), 0, Seq([block]))
 
     def _ended(self, step: HostStep) -> None:
         copy = self.memory.ended(step.copy)
-        for slot, _ in self._pairs(copy):
-            self.law.engine_step("end", self.jobs.pop((step.copy, slot)), True)
+        for slot, block in self._pairs(copy):
+            self.law.engine_step("end", self.jobs.pop((step.copy, slot, block)), True)
 
     def _published(self, step: HostStep) -> None:
         for slot in self.acks.pop(("published", step.ack), ()):
@@ -229,13 +229,17 @@ class HostServerRun(ServedClients):
         """Later copies wait for the forward passes that were launched before."""
         self.in_flight = deque(frozenset() for _ in self.in_flight)
 
+    def _copied(self, step: HostStep) -> None:
+        """States were copied on the device."""
+        self._written(self.memory.copied(step))
+
     def _must_be_whole(self, step: HostStep) -> None:
         if parts := [slot for slot, block in step.pairs if not block]:
             raise Finding(WHOLE, WHOLE_SENTENCE, f"slot {parts[0]} is paired with no whole block", kind=INVARIANT)
 
-    def _new_job(self, copy: int, slot: int) -> int:
+    def _new_job(self, copy: int, slot: int, block: int) -> int:
         self.law.state, number = with_room_for_copy(self.state)
-        self.jobs[copy, slot] = number
+        self.jobs[copy, slot, block] = number
         return number
 
     @property

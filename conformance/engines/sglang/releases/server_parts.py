@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from conformance.engines.importing import Imported
 
 # The ranks of a scheduler's process that is alone, as a launcher gives them to it.
 BY_WORKER = "set_global_server_args_for_scheduler"  # how the worker of some releases publishes
-BUILDER = "mem_cache.kv_cache_builder"
+BUILDER, COPIES = "mem_cache.kv_cache_builder", "mem_cache.l2_transfer"
 SPAWN_RANKS = {"world_rank": 0, "dp_rank": None, "gpu_id": 0}
 RANKS = {
     "gpu_id": 0,
@@ -168,3 +168,31 @@ def says_tracked_lengths(imported: Imported) -> bool:
     """A forward pass says, since 0.5.20, of which length of a text the states are that it tracks."""
     module, name = "model_executor.forward_batch_info", "ForwardBatch.mamba_track_aligned_lens"
     return has_function(imported, ((module, name),))
+
+
+# Host memory.
+
+
+def copies_by_engine(imported: Imported) -> bool:
+    """The release has an engine of its own for copies to and from host memory (from 0.5.18 on)."""
+    return imported.has(COPIES)
+
+
+def has_host_memory(scheduler: Any) -> bool:
+    """A server has host memory."""
+    return getattr(scheduler.tree_cache, "cache_controller", None) is not None
+
+
+def orders_loads(controller: Any) -> bool:
+    """The copies from host memory of this controller wait for forward passes (from 0.5.19 on)."""
+    return hasattr(controller, "load_fence_stream")
+
+
+def marks_of(pool: Any) -> Any | None:
+    """Which places of a host pool are in use by its own marks; ``None`` where it keeps none, as a pool of states."""
+    return getattr(pool, "slot_used", None)
+
+
+def recurrent_layers(rows: Any) -> Mapping[int, int]:
+    """The recurrent layers of a model, with their places in the pool of states."""
+    return getattr(rows, "mamba_map", None) or {}

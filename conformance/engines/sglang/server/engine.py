@@ -18,15 +18,16 @@ from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines.importing import line_of
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
+from conformance.engines.sglang.releases.server_parts import copies_by_engine, has_host_memory
 from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.forking import forked
-from conformance.engines.sglang.server.host_memory import HostMemory, has_host_memory
+from conformance.engines.sglang.server.host_memory import HostWatch
 from conformance.engines.sglang.server.launching import Launcher
 from conformance.engines.sglang.server.reading import ServerReader
 from conformance.engines.sglang.server.runner import runner_class
 from conformance.engines.sglang.server.sockets import Socket
-from conformance.engines.sglang.server.standing_in import COPIES, RUNNER, Place, put_in_place
+from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
 from conformance.engines.sglang.server.watching import (
     LOADED_BACK,
     RESULTED,
@@ -56,11 +57,13 @@ def servers(release: Release) -> Servers:
         raise Unsupported(str(error)) from error
 
 
-def make_host_server(release: Release, config: Json) -> HostServer:
+def make_host_server(release: Release, config: Json) -> SGLangServer:
     """As ``make_server``, a server with host memory."""
-    if not release.imported.has(COPIES):
+    if not copies_by_engine(release.imported):
         raise Unsupported("the release has no engine of its own for copies to and from host memory")
-    return HostServer(servers(release), config)
+    # As on CUDA, the scheduler keeps what it writes behind what passes in flight read.
+    environment = {**config.get("environment", {}), BARRIER: "1"}
+    return SGLangServer(servers(release), config | {"environment": environment}, with_host=True)
 
 
 def make_server(release: Release, config: Json) -> SGLangServer:
@@ -114,9 +117,8 @@ class SGLangServer:
 
     fragile = False
     lacks: frozenset[str] = frozenset()
-    with_host = False
 
-    def __init__(self, servers: Servers, config: Json) -> None:
+    def __init__(self, servers: Servers, config: Json, with_host: bool = False) -> None:
         self._servers, self.release = servers, servers.release
         self._messages = self.release.imported.module("managers.io_struct")
         self._sampling = self.release.imported.module("sampling.sampling_params").SamplingParams
@@ -137,9 +139,11 @@ class SGLangServer:
         self._forks: dict[int, int] = {}
         self._watch = ServerWatch(self)
         self._watch.watch(self.scheduler)
-        self.host = HostMemory(self.release, self.scheduler, servers.device) if self.with_host else None
-        if not self.with_host and has_host_memory(self.scheduler):
-            raise Unsupported("a server with host memory is driven in the room host_server")
+        if with_host != has_host_memory(self.scheduler):
+            raise Unsupported(f"a server with{'out' if with_host else ''} host memory is driven in another room")
+        self.host = HostWatch(self.release, self.scheduler, servers.device) if with_host else None
+        self.host_slots = {} if self.host is None else self.host.slots
+        self.host_pages = {} if self.host is None else self.host.pages
         self._reader = ServerReader(self.release, self.scheduler, self)
         if self._reader.stateful or self.host is not None:
             self._watch.watch_results(self.scheduler)
@@ -365,19 +369,10 @@ class SGLangServer:
         """The pools, the rows, the tree, and who holds what."""
         return self._reader.read()
 
-
-class HostServer(SGLangServer):
-    """A server with host memory. See ``HostServerEngine`` for what each call does."""
-
-    with_host = True
-
-    def __init__(self, servers: Servers, config: Json) -> None:
-        # As on CUDA, the scheduler keeps what it writes behind what passes in flight read.
-        super().__init__(servers, config | {"environment": {**config.get("environment", {}), BARRIER: "1"}})
-        self.host_slots, self.host_page = self._host.slots, self._host.page_size
+    # Host memory: see ``HostServerEngine``.
 
     def host_steps(self) -> list[HostStep]:
-        """What ``HostMemory`` has noted."""
+        """What ``HostWatch`` has noted."""
         return self._host.take()
 
     def end_copies(self, stores: bool, count: int) -> None:
@@ -388,6 +383,10 @@ class HostServer(SGLangServer):
         """The row of the request."""
         found: list[int] = self.scheduler.req_to_token_pool.req_to_token[one.row, : one.start].tolist()
         return found
+
+    def state_slot(self, one: ServerPass) -> int:
+        """The slot of the row in the pool of states."""
+        return self._reader.state_slot(one.row)
 
     def swa_mapping(self) -> list[int] | None:
         """The mapping of the allocator."""
@@ -412,6 +411,6 @@ class HostServer(SGLangServer):
         return self._host.read()
 
     @property
-    def _host(self) -> HostMemory:
+    def _host(self) -> HostWatch:
         assert self.host is not None
         return self.host

@@ -13,38 +13,33 @@ from typing import Any
 from torch import Tensor
 
 from conformance.driver.protocol import EngineError, Unsupported
-from conformance.driver.shadow import FULL, SWA
+from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.engines.sglang.releases.release import Release
+from conformance.engines.sglang.releases.server_parts import marks_of, orders_loads, recurrent_layers
 from conformance.engines.sglang.server.copying import CopyDevice, CopyStream
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep, Pair
 
 STORES, LOADS = "device_to_host_stream", "host_to_device_stream"
 EVERYTHING = 1 << 20  # tokens, more than a pool has
-NAMES = {"kv": FULL, "swa": SWA}  # of the release's pools
+NAMES = {"kv": FULL, "swa": SWA, "mamba": STATES}  # of the release's pools
 
 
-def has_host_memory(scheduler: Any) -> bool:
-    """A server has host memory."""
-    return getattr(scheduler.tree_cache, "cache_controller", None) is not None
-
-
-class HostMemory:
+class HostWatch:
     """Notes what one server does with its host memory. ``steps``: since they were taken last."""
 
     def __init__(self, release: Release, scheduler: Any, device: CopyDevice) -> None:
-        if not has_host_memory(scheduler):
-            raise Unsupported("a server without host memory")
         self._release, self._tree, self._device = release, scheduler.tree_cache, device
         self._controller = scheduler.tree_cache.cache_controller
         engine = self._controller.l2_transfer_engine
-        if not hasattr(self._controller, "load_fence_stream"):  # before 0.5.19
+        if not orders_loads(self._controller):
             raise Unsupported("the release's copies from host memory wait for no forward pass")
         self._streams: dict[bool, CopyStream] = {True: getattr(engine, STORES), False: getattr(engine, LOADS)}
         entries = {str(entry.name.value): entry for entry in self._controller.mem_pool_host.entries}
         if unknown := sorted(entries.keys() - NAMES.keys()):
             raise Unsupported(f"a server whose host memory has the pools {', '.join(unknown)}")
         self._entries = {NAMES[name]: entry for name, entry in entries.items()}
-        self.page_size = int(scheduler.page_size)
+        self._rows = scheduler.req_to_token_pool
+        self._kv = scheduler.token_to_kv_pool_allocator.get_kvcache()
         self._copies = 0
         self._noted: set[int] = set()  # the operations in the controller's queues that are noted
         self._taken: set[tuple[str, int]] = set()  # slots that were taken, for no operation yet
@@ -62,6 +57,11 @@ class HostMemory:
         """The pages of each pool. They count from 1 here."""
         return {name: int(entry.host_pool.page_num) for name, entry in self._entries.items()}
 
+    @property
+    def pages(self) -> dict[str, int]:
+        """The tokens of a slot of each pool; a state is one."""
+        return {name: int(entry.host_pool.page_size) for name, entry in self._entries.items()}
+
     def end(self, stores: bool, count: int) -> None:
         """So many copies of one direction are done, in their order; fewer where fewer are in flight."""
         for _ in range(count):
@@ -73,22 +73,25 @@ class HostMemory:
         return {name: self._read(entry.host_pool) for name, entry in self._entries.items()}
 
     def _read(self, pool: Any) -> HostPoolSnapshot:
-        free = [slot for part in (pool.free_slots, *pool.release_slots) for slot in self._slots_of(part.tolist())]
-        used = self._slots_of(pool.slot_used.nonzero().flatten().tolist())
-        return HostPoolSnapshot(int(pool.page_num), free, used, int(pool.available_size()) // self.page_size)
+        size, listed = int(pool.page_size), (pool.free_slots, *pool.release_slots)
+        free = [slot for part in listed for slot in slots_of(part.tolist(), size)]
+        marks = marks_of(pool)
+        used = None if marks is None else slots_of(marks.nonzero().flatten().tolist(), size)
+        return HostPoolSnapshot(int(pool.page_num), free, used, int(pool.available_size()) // size)
 
     def kept(self) -> int:
         """How many slots stay in use when all that can be evicted is evicted."""
         self._release.evict(self._tree, EVERYTHING, EVERYTHING, EVERYTHING)
         for component in self._tree.tree_components:
             self._tree.evict_host(EVERYTHING, component)
-        return sum(len(seen.used) for seen in self.read().values())
+        return sum(seen.slots - len(seen.free) for seen in self.read().values())
 
     def read_layers(self) -> None:
         """A forward pass reads each layer of the device's pools, which waits for its load before that."""
-        pool = self._controller.mem_pool_device
-        for layer in range(int(self._controller.layer_done_counter.num_layers)):
-            pool.get_key_buffer(int(pool.start_layer or 0) + layer)
+        recurrent = recurrent_layers(self._rows)
+        first = int(self._kv.start_layer or 0)
+        for layer in range(first, first + int(self._controller.layer_done_counter.num_layers)):
+            (self._rows.mamba2_layer_cache if layer in recurrent else self._kv.get_key_buffer)(layer)
 
     def watch_barriers(self, scheduler: Any) -> None:
         """Notes where the scheduler's stream waits for all forward passes: what is copied later waits for them, too."""
@@ -108,6 +111,8 @@ class HostMemory:
             self._put(entry.host_pool, "clear", functools.partial(self._cleared, name))
             entry.host_pool.backup_from_device_all_layer = functools.partial(self._stores, name)
             entry.host_pool.load_to_device_per_layer = functools.partial(self._loads, name)
+        if STATES in self._entries:
+            self._put(self._rows.mamba_pool, "copy_from", self._copies_states)
         self._put(controller, "write", self._writes)
         self._put(controller, "start_writing", self._begins_writing)
         self._put(controller, "load", self._promises)
@@ -119,15 +124,20 @@ class HostMemory:
         real = getattr(thing, name)
         setattr(thing, name, functools.wraps(real)(functools.partial(call, real)))
 
+    def _copies_states(self, real: Callable[..., Any], sources: Tensor, targets: Tensor) -> Any:
+        pairs = zip(sources.view(-1).tolist(), targets.view(-1).tolist(), strict=True)
+        self.steps.append(HostStep("copied", STATES, tuple(pairs)))
+        return real(sources, targets)
+
     def _takes(self, name: str, real: Callable[..., Any], *args: Any, **given: Any) -> Any:
         found = real(*args, **given)
         if found is not None:
-            self._taken |= {(name, slot) for slot in self._slots_of(found.tolist())}
+            self._taken |= {(name, slot) for slot in slots_of(found.tolist(), self.pages[name])}
         return found
 
     def _freed(self, name: str, real: Callable[..., Any], indices: Tensor) -> Any:
         """Slots are given back. Those that were taken for nothing, since another pool had none, were never reserved."""
-        slots = self._slots_of(indices.tolist())
+        slots = slots_of(indices.tolist(), self.pages[name])
         pairs = tuple((slot, 0) for slot in slots if (name, slot) not in self._taken)
         self._taken -= {(name, slot) for slot in slots}
         if pairs:
@@ -157,7 +167,7 @@ class HostMemory:
         for operation in [one for one in queue if one.id not in self._noted]:
             self._noted.add(operation.id)
             for name, host, device in self._moved(operation):
-                pairs = self._pairs(host, device)
+                pairs = pairs_of(host, device, self.pages[name])
                 self._taken -= {(name, slot) for slot, _ in pairs}
                 if pairs:
                     self.steps.append(HostStep(kind, name, pairs, ack=operation.node_ids[0]))
@@ -185,11 +195,13 @@ class HostMemory:
     # Copies.
 
     def _stores(self, name: str, _pool: Any, host: Tensor, device: Tensor, *_: Any, **__: Any) -> None:
-        self._begins(name, self._pairs(host, device), stores=True)
+        self._begins(name, pairs_of(host, device, self.pages[name]), stores=True)
 
     def _loads(self, name: str, pool: Any, host: Tensor, device: Tensor, layer: int, *_: Any, **__: Any) -> None:
-        if layer == int(pool.layer_num) - 1:  # the layers of a load come in their order, and it is done with the last
-            self._begins(name, self._pairs(host, device), stores=False)
+        # The layers of a load come in their order, and it is done with the last one.
+        layers = self._entries[name].host_pool
+        if layer == int(layers.num_mamba_layers if name == STATES else pool.layer_num) - 1:
+            self._begins(name, pairs_of(host, device, self.pages[name]), stores=False)
 
     def _begins(self, name: str, pairs: tuple[Pair, ...], stores: bool) -> None:
         stream = self._device.current_stream()
@@ -200,26 +212,21 @@ class HostMemory:
         self.steps.append(HostStep("stores" if stores else "loads", name, pairs, copy=number, fenced=stream.fenced))
         stream.begin(lambda: self.steps.append(HostStep("ended", name, copy=number)))
 
-    def _pairs(self, host: Tensor, device: Tensor) -> tuple[Pair, ...]:
-        """The slots of the host with their device blocks, each a page: block 0 where a slot has not one whole block,
-        token by token.
-        """
-        size = self.page_size
-        found: dict[int, set[tuple[int, int]]] = {}
-        for place, token in zip(host.tolist(), device.tolist(), strict=True):
-            found.setdefault(place // size + 1, set()).add((place % size, token))
-        return tuple((slot, self._block(tokens)) for slot, tokens in found.items())
 
-    def _block(self, tokens: set[tuple[int, int]]) -> int:
-        """The block that has these tokens, each at its place."""
-        size = self.page_size
-        block = min(token for _, token in tokens) // size
-        return block if tokens == {(at, block * size + at) for at in range(size)} else 0
+def pairs_of(host: Tensor, device: Tensor, size: int) -> tuple[Pair, ...]:
+    """The slots of the host with their device blocks, each of so many places: block 0 where not all places of a slot go
+    with those of one block, in their order. A slot may go with several blocks.
+    """
+    found: dict[Pair, set[Pair]] = {}
+    for place, token in zip(host.view(-1).tolist(), device.view(-1).tolist(), strict=True):
+        found.setdefault((place // size + 1, token // size), set()).add((place % size, token % size))
+    whole = {(at, at) for at in range(size)}
+    return tuple((slot, block if places == whole else 0) for (slot, block), places in found.items())
 
-    def _slots_of(self, places: list[int]) -> list[int]:
-        """The slots of places in a host pool, one for each whole page, in their order."""
-        size = self.page_size
-        found = [place // size + 1 for place in places[::size]]
-        if places != [(slot - 1) * size + at for slot in found for at in range(size)]:
-            raise EngineError("the places of a host pool are not given out page by page")
-        return found
+
+def slots_of(places: list[int], size: int) -> list[int]:
+    """The slots of places in a host pool, one for each so many places, in their order."""
+    found = [place // size + 1 for place in places[::size]]
+    if places != [(slot - 1) * size + at for slot in found for at in range(size)]:
+        raise EngineError("the places of a host pool are not given out page by page")
+    return found

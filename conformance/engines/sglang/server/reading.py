@@ -85,6 +85,10 @@ class ServerReader:
         states = self._read_states(tree) if self.stateful else None
         return CacheSnapshot(self._rows(pools), tree, self._holds(), states)
 
+    def state_slot(self, row: int) -> int:
+        """The state slot that the kernels read and write for a row; 0 where a model has no states."""
+        return slots_in_row(self.rows, row, self.buffers.buffered)[0] if self.stateful else 0
+
     def read_pools(self) -> SwaMappingSnapshot:
         """The pools of the device."""
         found = self._pools.snapshot()

@@ -22,7 +22,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
-from conformance.engines.sglang.releases.server_parts import ALL, Releases, attention_fields, has_name, modules_with
+from conformance.engines.sglang.releases.server_parts import (
+    ALL,
+    COPIES,
+    Releases,
+    attention_fields,
+    has_name,
+    modules_with,
+)
 from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.drafting import Drafts, worker_class
@@ -39,7 +46,7 @@ DRAFTING = (
     ("speculative.eagle_worker_v2", "EAGLEWorkerV2"),
     ("speculative.standalone_worker_v2", "StandaloneWorkerV2"),
 )
-COPIES, CONTROLLER, HOST_POOLS = "mem_cache.l2_transfer", "managers.cache_controller", "mem_cache.pool_host.common"
+CONTROLLER, HOST_POOLS = "managers.cache_controller", "mem_cache.pool_host.common"
 BOOTSTRAP = "distributed.bootstrap"  # it makes the parallel groups
 RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers.scheduler_components.ipc_channels"
 
