@@ -362,10 +362,11 @@ def asks(request: int, fork: int, tokens: int = 16) -> Json:
     return {"op": "generate", "request": request, "tokens": text, "longest": 3, "fork": fork}
 
 
+SLOTS_OF_STATES = ("--max-mamba-cache-size", "10")
 ENDS = [{"op": "copies_end", "stores": True, "count": 100}, {"op": "copies_end", "stores": False, "count": 100}]
 TURN = {"op": "turn", "times": 6}
 # A text, others that take its place on the device, and the text again, which is loaded.
-AGAIN = [step for n, fork in enumerate((0, 1, 2, 0, 1, 2)) for step in (asks(n, fork), TURN, *ENDS, TURN)]
+AGAIN = [step for n, fork in enumerate((0, 1, 2, 0, 1, 2)) for step in (asks(n, fork, 16 + n // 3), TURN, *ENDS, TURN)]
 AGAIN += [*ENDS, {"op": "turn", "times": 9}, {"op": "rest"}]
 
 
@@ -378,6 +379,10 @@ def sent(*runs: tuple[Json, list[Json]], plant: str = "") -> list[Any]:
 def test_what_sglang_does_with_its_host_memory_is_followed_by_the_law() -> None:
     every = [(m, c) for m in ("full", "windowed") for c in ("python", "rust")]
     through = sent(*((config(model, 1, "write_through", core), AGAIN) for model, core in every))
+    (states,) = sent(
+        (config("recurrent", 1, "write_through", "", "--disable-overlap-schedule", *SLOTS_OF_STATES), AGAIN)
+    )
+    assert (states["law"], states["done"]["load"] > 0) == ("", True), states
     back = sent(*((config("full", page, "write_back", ""), AGAIN) for page in (1, 4)))
     for said in (*through, *back):
         assert said["law"] == "", said

@@ -137,6 +137,9 @@ HOSTING = Launches(
     ),
     avoided={
         "host_server.unfenced_copy": frozenset({frozenset({("overlap", "on")})}),
+        "host_server.refused_load": frozenset(
+            pair(MODEL, name, "write policy", "write_back") for name in ("recurrent", "tracked")
+        ),
         "host_server.held_states": frozenset(pair(MODEL, name, CHUNKED, CHUNKED) for name in ("recurrent", "tracked")),
     },
 )

@@ -11,6 +11,8 @@ class HostServerExclusion(StrEnum):
     # Where models have recurrent layers: turns of the server while copies to the host are in flight, and prompts in
     # chunks beside few state slots (``Launches.avoided``), of which each turn begins several copies.
     HELD_STATES = "host_server.held_states"
+    # Loads that are refused since another one is under way, where models have recurrent layers: ``Launches.avoided``.
+    REFUSED_LOAD = "host_server.refused_load"
     UNFENCED_COPY = "host_server.unfenced_copy"  # steps that overlap: ``Launches.avoided``
 
 

@@ -385,7 +385,7 @@ ROWS: tuple[StandInRow, ...] = (
         HOST_POOLS, "_cuda_host_register", _none, NO_PINNING, "host memory is ordinary memory", Releases(COPIES)
     ),
     StandInRow(
-        "mem_cache.pool_host.base",
+        EVERYWHERE,
         "host_memory_budget_bytes",
         lambda _: lambda *_, **__: 1 << 40,
         "a release leaves 10 GiB of this machine's memory free",
