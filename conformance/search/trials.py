@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 
 from conformance.driver.protocol import Unsupported
@@ -12,11 +13,13 @@ from conformance.engines.registry import Loaded, every_kind
 from conformance.stems.block_cache.crowd import Crowd
 from conformance.stems.block_cache.rules import BlockCacheMachine
 from conformance.stems.block_cache.run import BlockCacheRun
+from conformance.stems.host_server import crowd as host_crowd
 from conformance.stems.launches import Launches, configuration
 from conformance.stems.machine import Sink
-from conformance.stems.server.crowd import drive, finish
+from conformance.stems.server import crowd as server_crowd
 from conformance.stems.stem_registry import start
 
+CROWDS = {"server": server_crowd, "host_server": host_crowd}
 Choices = Mapping[str, Any]
 Avoid = Collection[StrEnum]
 
@@ -40,12 +43,14 @@ class RepairTrial(Protocol):
 
 
 class ServerTrial:
-    """A server of the room ``server``."""
+    """A server of the room ``server``, or with host memory of the room ``host_server``."""
 
-    def __init__(self, loaded: Loaded, rng: random.Random, wanted: Choices, avoid: Avoid) -> None:
-        launches = (loaded.kinds or every_kind()).launches
+    def __init__(self, room: str, loaded: Loaded, rng: random.Random, wanted: Choices, avoid: Avoid) -> None:
+        kinds = loaded.kinds or every_kind()
+        self._crowd: Any = CROWDS[room]
+        launches = kinds.hosting if self._crowd is host_crowd else kinds.launches
         self._rng, self._avoid = rng, avoid
-        self._lock = start("server", loaded.makers["server"], configuration(server(rng, launches, wanted, avoid)))
+        self._lock = start(room, loaded.makers[room], configuration(server(rng, launches, wanted, avoid)))
         self._run: Any = self._lock.run
 
     @property
@@ -60,8 +65,9 @@ class ServerTrial:
 
     def go(self) -> tuple[int, int]:
         """See ``RepairTrial``. Requests are taken back that wait behind idle sessions."""
-        drive(self._lock, self._rng, self._avoid)
-        return finish(self._lock)
+        self._crowd.drive(self._lock, self._rng, self._avoid)
+        found: tuple[int, int] = self._crowd.finish(self._lock)
+        return found
 
 
 def server(rng: random.Random, launches: Launches, wanted: Choices, avoid: Avoid = ()) -> Any:
@@ -103,6 +109,6 @@ class SchedulerTrial:
 
 
 TRIALS: Mapping[str, Callable[[Loaded, random.Random, Choices, Avoid], RepairTrial]] = {
-    "server": ServerTrial,
+    **{room: partial(ServerTrial, room) for room in CROWDS},
     "block_cache": SchedulerTrial,
 }

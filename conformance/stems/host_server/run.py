@@ -62,6 +62,7 @@ class HostServerRun(ServedClients):
         self.jobs: dict[tuple[int, int, int], int] = {}  # by copy, slot and block, the law's number of the copy
         self.acks: dict[tuple[str, int], list[int]] = {}  # the slots that an acknowledgement will be of
         self.in_flight: deque[frozenset[int]] = deque()  # the law's blocks that each step in flight writes
+        self.batches = 0  # the steps with a batch
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: Mapping[str, HostPoolSnapshot] = engine.host_snapshot()
 
@@ -120,6 +121,7 @@ class HostServerRun(ServedClients):
         if event.kind == "closed":
             self.sessions.discard(event.session)
         if event.passes:
+            self.batches += 1
             self._passes(event.passes)
         if event.kind == "resulted" and self.in_flight:
             self.in_flight.popleft()

@@ -12,11 +12,14 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from conformance.driver.shadow import FULL, STATES
 from conformance.engines import registry
+from conformance.stems.host_server.protocol import HostStep
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent, ServerPass
 
 Text = tuple[int, ...]
+WITH_HOST = "--enable-hierarchical-cache"  # the launch flag of a server with host memory
 
 
 class Server:
@@ -37,9 +40,12 @@ class Server:
         logging.disable()
         loaded = registry.load("sglang", release=release)
         config = {"model": model, "flags": [*flags], "environment": environment or {}, "sessions": sessions}
-        self.engine: Any = loaded.makers["server"](config)
+        self._hosts = WITH_HOST in flags
+        self.engine: Any = loaded.makers["host_server" if self._hosts else "server"](config)
         self.slots: dict[int, Text] = {}  # the text up to each token whose KV cache is in a slot
         self.states: dict[int, Text] = {}  # the text after which a recurrent state is
+        self.on_host: dict[tuple[str, int], list[Text]] = {}  # by pool, what a slot of host memory was copied from
+        self.copies: dict[int, HostStep] = {}  # those in flight between device and host memory
         self.said: dict[int, list[int]] = {}  # the text of each session: of its turns that ended well
         self._sent: dict[int, tuple[int, list[int]]] = {}  # of each request its session, and what its client sent
         self._forks: dict[int, int] = {}
@@ -67,9 +73,36 @@ class Server:
         """The server reads its messages, and makes so many steps of its loop."""
         for _ in range(times):
             while (event := self.engine.go_on()).kind != POLL:
+                self._follows_copies()
                 for one in event.passes:
                     self._passes(one)
                 self._follows_sessions(event)
+            self._follows_copies()
+
+    def copies_end(self, stores: bool, count: int = 1) -> None:
+        """So many copies between device and host memory are done, in their order. ``stores``: those to the host."""
+        self.engine.end_copies(stores, count)
+        self._follows_copies()
+
+    def _follows_copies(self) -> None:
+        """What copies between device and host memory, and of states, have moved."""
+        for step in self.engine.host_steps() if self._hosts else ():
+            if step.kind in ("stores", "loads"):
+                self.copies[step.copy] = step
+            elif step.kind == "copied":
+                self.states.update({target: self.states.get(source, ()) for source, target in step.pairs})
+            elif step.kind == "ended":
+                self._copied(self.copies.pop(step.copy))
+
+    def _copied(self, copy: HostStep) -> None:
+        held = {FULL: self.slots, STATES: self.states}.get(copy.pool, {})
+        size = self.engine.host_pages[copy.pool]
+        for slot, block in copy.pairs:
+            places = range(block * size, (block + 1) * size)
+            if copy.kind == "stores":
+                self.on_host[copy.pool, slot] = [held.get(place, ()) for place in places]
+            else:
+                held.update(zip(places, self.on_host.get((copy.pool, slot), [()] * size), strict=True))
 
     def _follows_sessions(self, event: ServerEvent) -> None:
         if event.kind == "closed":
@@ -87,7 +120,9 @@ class Server:
             assert list(known.tokens) == text, f"request {request}: its input is {list(known.tokens)}, not {text}"
 
     def _ends(self, known: ServedRequest) -> None:
-        if known.session in self.engine.cache_snapshot().rows.sessions:  # it ended well: its session keeps the row
+        if (
+            known.session and known.session in self.engine.cache_snapshot().rows.sessions
+        ):  # it ended well: its session keeps the row
             self.said[known.session] = [*known.tokens, *known.sampled[: known.sent]]
 
     def _passes(self, one: ServerPass) -> None:
@@ -98,7 +133,10 @@ class Server:
         self._reads(one, text, rows.req_to_token[one.row, : one.start].tolist())
         for at, slot in enumerate(one.slots, start=one.start):
             self.slots[slot] = text[: at + 1] if at < one.end else ()
-        if (seen := self.engine.cache_snapshot().states) is not None:
+        if self._hosts:
+            if state := self.engine.state_slot(one):
+                self._runs_on(one, text, state, ())
+        elif (seen := self.engine.cache_snapshot().states) is not None:
             self._runs_on(one, text, seen.rows[one.request][0], seen.copies or ())
 
     def _runs_on(self, one: ServerPass, text: Text, state: int, copies: Sequence[tuple[int, int]]) -> None:

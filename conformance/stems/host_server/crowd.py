@@ -1,0 +1,48 @@
+"""Random clients of a server with host memory, and its copies, for who drives many servers without Hypothesis."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from enum import StrEnum
+
+from conformance.driver.lockstep import LockStep
+from conformance.stems.host_server.rules import EVERY, TURNS, HostServerMachine
+from conformance.stems.host_server.run import HostServerRun
+from conformance.stems.server import crowd
+from conformance.stems.server.client import Client
+
+
+def _copies_end(lock: LockStep, count: int) -> None:
+    for stores in (True, False):
+        lock.do("copies_end", stores=stores, count=count)
+
+
+def drive(lock: LockStep, rng: random.Random, exclude: Collection[StrEnum]) -> None:
+    """One run: random clients, the turns of their server, and copies that are done at random moments."""
+    client, run = Client(lock.do, exclude), lock.run
+    assert isinstance(run, HostServerRun)
+    for _ in range(crowd.TURNS):
+        for drawn in crowd.messages(rng):
+            client.send(run, HostServerMachine.widened(drawn))
+        if rng.random() < 0.7:
+            _copies_end(lock, rng.choice((1, 2, EVERY)))
+        lock.do("turn", times=rng.choice((1, 1, 2)))
+
+
+def finish(lock: LockStep) -> tuple[int, int]:
+    """Lets a server do what it has left to do, with copies that are done. How many requests it still has then is the
+    second number; none is taken back.
+    """
+    run = lock.run
+    assert isinstance(run, HostServerRun)
+    if run.released:
+        lock.do("resume_memory")
+    if run.paused:
+        lock.do("resume")
+    for _ in range(TURNS):
+        _copies_end(lock, EVERY)
+        lock.do("turn", times=4)
+        if not (run.here or run.coming):
+            break
+    return 0, len(run.here)
