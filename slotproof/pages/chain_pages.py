@@ -15,7 +15,7 @@ from slotproof.pages.kept_findings import FINDINGS, Findings
 from slotproof.pages.mend_pages import BROKEN
 
 KEPT = FINDINGS.with_name("chains.json")
-SCHEDULERS = ("server", "block_cache")  # the stems that drive an engine's own scheduler
+SCHEDULERS = ("server", "host_server", "block_cache")  # the stems that drive an engine's own scheduler
 NO_CALLER = "no caller"
 
 
