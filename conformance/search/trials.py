@@ -19,7 +19,8 @@ from conformance.stems.machine import Sink
 from conformance.stems.server import crowd as server_crowd
 from conformance.stems.stem_registry import start
 
-CROWDS = {"server": server_crowd, "host_server": host_crowd}
+# By room, the crowd of its servers, and the field of ``Kinds`` that has the servers which an engine declares.
+CROWDS: Mapping[str, tuple[Any, str]] = {"server": (server_crowd, "launches"), "host_server": (host_crowd, "hosting")}
 Choices = Mapping[str, Any]
 Avoid = Collection[StrEnum]
 
@@ -46,9 +47,8 @@ class ServerTrial:
     """A server of the room ``server``, or with host memory of the room ``host_server``."""
 
     def __init__(self, room: str, loaded: Loaded, rng: random.Random, wanted: Choices, avoid: Avoid) -> None:
-        kinds = loaded.kinds or every_kind()
-        self._crowd: Any = CROWDS[room]
-        launches = kinds.hosting if self._crowd is host_crowd else kinds.launches
+        self._crowd, declared = CROWDS[room]
+        launches = getattr(loaded.kinds or every_kind(), declared)
         self._rng, self._avoid = rng, avoid
         self._lock = start(room, loaded.makers[room], configuration(server(rng, launches, wanted, avoid)))
         self._run: Any = self._lock.run

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from conformance.driver.forward import Pools, reads, write
 from conformance.driver.shadow import EMPTY, FULL, NOBODY, STATES, SWA, Shadow
-from conformance.stems.host_server.protocol import HostStep
+from conformance.stems.host_server.protocol import HostServerEngine, HostStep
 from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import NOT_SAMPLED, ServedRequest, ServerEvent, ServerPass
 
@@ -22,6 +22,12 @@ class LaunchedPass(NamedTuple):
     one: ServerPass
     before: Sequence[int]
     state: int = 0
+
+
+def launched(engine: HostServerEngine, passes: Sequence[ServerPass]) -> tuple[list[LaunchedPass], Pools]:
+    """The requests of a forward pass that was just launched, and the pools of the device."""
+    batch = [LaunchedPass(one, engine.prefix_slots(one), engine.state_slot(one)) for one in passes]
+    return batch, Pools(engine.swa_mapping(), engine.shape["window"])
 
 
 def on_host(pool: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from conformance.driver.lockstep import LockStep
-from conformance.stems.host_server.rules import EVERY, TURNS, HostServerMachine
-from conformance.stems.host_server.run import HostServerRun
+from conformance.stems.host_server.rules import TURNS, HostServerMachine
+from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.server import crowd
 from conformance.stems.server.client import Client
 
@@ -36,10 +36,7 @@ def finish(lock: LockStep) -> tuple[int, int]:
     """
     run = lock.run
     assert isinstance(run, HostServerRun)
-    if run.released:
-        lock.do("resume_memory")
-    if run.paused:
-        lock.do("resume")
+    crowd.wake(lock.do, run)
     for _ in range(TURNS):
         _copies_end(lock, EVERY)
         lock.do("turn", times=4)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from conformance.driver.forward import Pools
 from conformance.driver.onward import Move, send
 from conformance.driver.shadow import WrongSlot
-from conformance.stems.host_server.contents import LaunchedPass
-from conformance.stems.host_server.run import HostServerRun
+from conformance.stems.host_server.contents import launched
+from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import POLL, ServerEvent
 
 LONGEST = 3  # the tokens of an answer
 STRANGER = 5000  # the first fork of requests whose texts share nothing with any other
-EVERY = 1000  # more copies than are in flight
 
 
 class OnwardHostServer:
@@ -39,7 +38,7 @@ class OnwardHostServer:
     def copies(self) -> Move:
         """Every copy is done."""
         for stores in (True, False):
-            send(self.run, lambda stores=stores: self.engine.end_copies(stores, EVERY))  # type: ignore[misc]
+            send(self.run, partial(self.engine.end_copies, stores, EVERY))
             self._follow_copies()
         yield "every copy is done", None
 
@@ -71,9 +70,7 @@ class OnwardHostServer:
             self._follow_copies()
             self.memory.follow(event)
             if event.passes:
-                told = self.engine
-                batch = [LaunchedPass(one, told.prefix_slots(one), told.state_slot(one)) for one in event.passes]
-                self.memory.passes(batch, Pools(self.engine.swa_mapping(), self.engine.shape["window"]))
+                self.memory.passes(*launched(self.engine, event.passes))
             wrong, self.shadow.wrong = self.shadow.wrong, None
             yield f"the server goes on ({kind})", wrong
 

@@ -11,15 +11,15 @@ from hypothesis.stateful import precondition, rule
 
 from conformance.driver.shadow import STATES
 from conformance.stems.host_server.exclusions import HostServerExclusion as Exclusion
-from conformance.stems.host_server.run import HostServerRun
+from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.launches import Launches
 from conformance.stems.machine import started
 from conformance.stems.server.client import Drawn
+from conformance.stems.server.crowd import wake
 from conformance.stems.server.machine import ServedMachine, moves
 
 WIDER = 2  # prompts are so many times longer than in the room ``server``
 FORKS = (0, 16, 8, 24, 16, 12, 24)  # where texts part; a text comes again more often than there
-EVERY = 1000  # more copies than are in flight
 FEW = 12  # turns with copies that end, where they are told one by one
 TURNS = 100  # so many turns, and a server without new requests has done what it can
 
@@ -62,9 +62,13 @@ class HostServerMachine(ServedMachine):
         for drawn in sent:
             self.client.send(self.run, self.widened(drawn))
         for _ in range(turns):
-            self.do("copies_end", stores=True, count=EVERY)
-            self.do("copies_end", stores=False, count=EVERY)
+            self.all_copies_end()
             self.turns(1)
+
+    def all_copies_end(self) -> None:
+        """Every copy that is in flight is done."""
+        for stores in (True, False):
+            self.do("copies_end", stores=stores, count=EVERY)
 
     def teardown(self) -> None:
         """Ends everything, unless the run has failed before."""
@@ -76,17 +80,13 @@ class HostServerMachine(ServedMachine):
 
     def drain(self, run: HostServerRun) -> None:
         """Clients take everything back, every copy is done, and the server hears of it."""
-        if run.released:
-            self.do("resume_memory")
-        if run.paused:
-            self.do("resume")
+        wake(self.do, run)
         for request in sorted(run.here | run.coming):
             self.do("abort", request=request)
         for session in sorted(run.sessions):
             self.do("close", session=session)
         for _ in range(2):
-            self.do("copies_end", stores=True, count=EVERY)
-            self.do("copies_end", stores=False, count=EVERY)
+            self.all_copies_end()
             self.do("turn", times=TURNS)
         if not (run.here or run.coming or run.memory.copies):
             self.do("rest")

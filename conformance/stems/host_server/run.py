@@ -12,13 +12,12 @@ from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from conformance.driver.diff import FieldDifference, Names
-from conformance.driver.forward import Pools
+from conformance.driver.diff import FieldDifference
 from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding, Ignores, Law, Operation, nothing
 from conformance.driver.operations import operation, operations_of
 from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import FULL, STATES, SWA
-from conformance.stems.host_server.contents import LaunchedPass, ServedMemory
+from conformance.stems.host_server.contents import ServedMemory, launched
 from conformance.stems.host_server.keys import MORE_COPIES, MORE_KEYS, KeyNumbers, with_more_keys, with_room_for_copy
 from conformance.stems.host_server.projection import pool_problems, project_pools
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostServerEngine, HostStep
@@ -36,6 +35,7 @@ RESTS_SENTENCE = "When nothing runs and nothing is copied, every slot of host me
 HEARS = "server_hears_of_copies"
 HEARS_SENTENCE = "A server hears of the end of each copy that is done."
 HEARS_WITHIN = 100  # turns
+EVERY = 1000  # more copies than are in flight
 WHOLE = "copy_is_of_whole_pages"
 WHOLE_SENTENCE = "A copy between device and host moves whole pages, token by token in their order."
 
@@ -54,7 +54,6 @@ class HostServerRun(ServedClients):
             self.bases[pool] = slots, blocks
             slots, blocks = slots + count, blocks + engine.shape[sizes[pool]]
         self.law = Law(law.stem, law.initial(MORE_KEYS, slots, blocks, 1, MORE_COPIES), strict, ignores)
-        self.law.names = Names()
         self.memory = ServedMemory(engine.host_pages, lambda request: self.forks[request])
         self.shadow = self.memory.shadow
         self.keys = KeyNumbers()
@@ -127,9 +126,7 @@ class HostServerRun(ServedClients):
             self.in_flight.popleft()
 
     def _passes(self, passes: Sequence[ServerPass]) -> None:
-        pools = Pools(self.engine.swa_mapping(), self.engine.shape["window"])
-        batch = [LaunchedPass(one, self.engine.prefix_slots(one), self.engine.state_slot(one)) for one in passes]
-        self.in_flight.append(self._written(self.memory.passes(batch, pools)))
+        self.in_flight.append(self._written(self.memory.passes(*launched(self.engine, passes))))
 
     def _written(self, written: Sequence[tuple[str, int, int]]) -> frozenset[int]:
         """Blocks were written. Returns the law's numbers of those of which the host has a pool."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 from conformance.driver.lockstep import LockStep
 from conformance.stems.server.client import LEAST, MOST, Client, Drawn
 from conformance.stems.server.run import ServerRun
+from conformance.stems.server.served import ServedClients
 
 TURNS = 60  # of a run
 LONG = 300  # so many turns, and a server has done what it can
@@ -30,6 +31,14 @@ def drive(lock: LockStep, rng: random.Random, exclude: Collection[StrEnum]) -> N
         lock.do("turn", times=70 if rng.random() < 0.03 else rng.choice((1, 1, 2)))
 
 
+def wake(do: Callable[..., object], run: ServedClients) -> None:
+    """A server that has given its memory back, or is paused, goes on. ``do`` sends an operation."""
+    if run.released:
+        do("resume_memory")
+    if run.paused:
+        do("resume")
+
+
 def finish(lock: LockStep) -> tuple[int, int]:
     """Lets a server do what it has left to do, without new requests; then clients take back what still waits, and close
     their sessions. How many requests were taken back, and how many the server still has then. A request may wait for
@@ -37,10 +46,7 @@ def finish(lock: LockStep) -> tuple[int, int]:
     """
     run = lock.run
     assert isinstance(run, ServerRun)
-    if run.released:
-        lock.do("resume_memory")
-    if run.paused:
-        lock.do("resume")
+    wake(lock.do, run)
     lock.do("turn", times=LONG)
     waiting = sorted(run.here)
     for request in waiting:

@@ -1,7 +1,7 @@
 """Stands for the streams and events of a device, as far as copies between device and host memory are concerned.
 
 A *copy* is what one call of a host pool moves in one direction. It is in flight from the call on, and done when the run
-says so (``CopyDevice.end``), or when the server waits for it: at an event that was recorded after it. The copies of one
+says so (``CopyStream.end``), or when the server waits for it: at an event that was recorded after it. The copies of one
 stream are done in their order, those of two streams in any.
 
 Easier than a device: a copy is done at one moment, so that two copies never mix inside a page; and a forward pass has
@@ -107,7 +107,7 @@ class CopyDevice:
     Stream = CopyStream
 
     def __init__(self) -> None:
-        self._current = self._others = CopyStream()  # what is on other streams is done in the order of the program
+        self._current = CopyStream()  # what is on other streams is done in the order of the program
 
     def Event(self, **_: Any) -> CopyEvent:
         """A new event. Timing is not measured."""

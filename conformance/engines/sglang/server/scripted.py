@@ -120,9 +120,8 @@ class Server:
             assert list(known.tokens) == text, f"request {request}: its input is {list(known.tokens)}, not {text}"
 
     def _ends(self, known: ServedRequest) -> None:
-        if (
-            known.session and known.session in self.engine.cache_snapshot().rows.sessions
-        ):  # it ended well: its session keeps the row
+        # A turn that ended well: its session keeps the row.
+        if known.session and known.session in self.engine.cache_snapshot().rows.sessions:
             self.said[known.session] = [*known.tokens, *known.sampled[: known.sent]]
 
     def _passes(self, one: ServerPass) -> None:
