@@ -31,8 +31,6 @@ CAUSES = cause_files.every()
 FOUND = {one["cause"]: one for one in json.loads((ROOT / "docs" / "causes.json").read_text("utf-8"))}
 MOST_WORDS = 400  # of a page that a maintainer reads, its programs and launch command not counted
 MOST_LINES = 15  # of the function that stands in the place of the release's own
-# Causes whose repair leaves a law broken in some drawn servers; their pages say so.
-OPEN = {"prefill_turns_no_track"}
 SHOWN = {  # by engine: what a page has beside the place, the repair and what was searched upstream
     "sglang": (
         "sglang.launch_server",
@@ -46,7 +44,7 @@ SHOWN = {  # by engine: what a page has beside the place, the repair and what wa
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 def test_a_cause_was_shown_and_mended(cause: Cause) -> None:
     found = FOUND[cause.name]
-    assert is_settled(found) is (cause.name not in OPEN), found
+    assert is_settled(found), found
     assert all(one["before"]["verdict"] != one["after"]["verdict"] for one in found["traces"].values())
     assert found["repaired"]["batches"] >= 2_000
     assert {*found["traces"]} == {cause.server, *cause.traces}

@@ -1,4 +1,4 @@
-"""The result of a prefill turns the track buffer where the decode step in flight crosses a tracking boundary."""
+"""A decode step that has crossed a tracking boundary turns the track buffer, where the result before did not."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ def repair() -> None:
     from sglang.srt.runtime_context import get_exec
 
     owner = results.SchedulerBatchResultProcessor
-    real = owner.process_batch_result_prefill
+    real = owner._handle_finish_state_updated_req
 
-    def process_batch_result_prefill(self: Any, batch: Any, result: Any) -> None:
-        real(self, batch, result)
-        if get_exec().mamba.enable_mamba_extra_buffer_lazy:
+    def _handle_finish_state_updated_req(self: Any, req: Any, batch: Any, result: Any, i: int, logits: Any) -> None:
+        real(self, req, batch, result, i, logits)
+        kv, crossed, crosses = req.kv, batch.mamba_track_mask_cpu, batch.mamba_track_mask_next_cpu
+        if req.finished() or get_exec().mamba.enable_mamba_extra_buffer_lazy or not crossed or not crossed[i]:
             return
-        running = batch.decoding_reqs or []
-        pool, grid = batch.req_to_token_pool, results.mamba_track_grid(self.tree_cache.page_size)
-        for req in batch.reqs:
-            crosses = req.kv.kv_committed_len == req.seqlen and req.seqlen % grid == 0 and req not in running
-            if crosses and not req.finished() and req.kv.mamba_ping_pong_track_buffer is not None:
-                req.kv.mamba_next_track_idx = pool.get_mamba_ping_pong_other_idx(req.kv.mamba_next_track_idx)
+        in_flight = req.decode_batch_idx > batch.mamba_decode_batch_idx_cpu[i]
+        if in_flight and not crosses[i] and kv.mamba_next_track_idx == kv.mamba_last_track_idx:
+            kv.mamba_next_track_idx = batch.req_to_token_pool.get_mamba_ping_pong_other_idx(kv.mamba_last_track_idx)
 
-    owner.process_batch_result_prefill = process_batch_result_prefill
+    owner._handle_finish_state_updated_req = _handle_finish_state_updated_req
