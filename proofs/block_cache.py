@@ -56,6 +56,21 @@ def _admit(st: BlockCacheState) -> Iterator[tuple[int, int, int, Seq]]:
                 yield row, 0, skipped, Seq(found)
 
 
+def _admit_and_load(st: BlockCacheState) -> Iterator[tuple[int, int, int, int, Seq, Length, Seq]]:
+    """An idle row with a prefix that the prefix cache finds, or with skipped places alone, and what comes behind it."""
+    places = st.pool.indices.high + 1
+    for job in _jobs(st, NO_JOB)[:1]:
+        for row, story, skipped, found in (
+            *_admit(st),
+            *((row, 0, n, Seq([])) for row in _in(st, IDLE)[:1] for n in range(1, places)),
+        ):
+            count = skipped + found.length
+            others = [b for b in st.pool.blocks.items() if st.pool.refs(b) == 0 and not found.has(b)]
+            for tokens in range(count * st.block_size + 1, places * st.block_size + 1):
+                to = in_pages(tokens, st.block_size)
+                yield row, story, job, skipped, found, to, Seq(others[: touched(to) - count])
+
+
 def _longer(st: BlockCacheState, row: int) -> Iterator[Length]:
     tokens = in_tokens(ahead(st, row), st.block_size)
     most = (st.pool.indices.high + 1) * st.block_size
@@ -98,13 +113,14 @@ def _slide(st: BlockCacheState) -> Iterator[tuple[int, int, Set]]:
 
 MOVES = {
     "admit": _admit,
+    "admit_and_load": _admit_and_load,
     "allocate": _allocate,
     "compute": lambda st: _compute(st, RUNS),
     "slide": _slide,
     "shift": lambda st: (
         (r, b, to) for r in _in(st, RUNS) for b in of_row(st.pool, r) for to in st.pool.indices.items()
     ),
-    "launch": _begin,
+    "launch": lambda st: ((row, job, st.first(row)) for row, job in _begin(st)),
     "load": _begin,
     "loaded": _loaded,
     "send": _begin,
@@ -219,6 +235,58 @@ def loads_over_what_is_computed(st: BlockCacheState, row: Number, job: Number) -
     return altered(step, flight=in_flight.begun(st.flight, job, WRITES, row, blocks))
 
 
+def admits_into_too_little(
+    st: BlockCacheState,
+    row: Number,
+    story: Number,
+    job: Number,
+    skipped: Number,
+    found: Seq,
+    to: Length,
+    chosen: Seq,
+) -> Step[BlockCacheState]:
+    """A transfer brings less than the window of the token that comes after it, and what lies before is skipped."""
+    wrong = "the row has the window of the token that comes after the transfer"
+    return unasked(law.admit_and_load(st, row, story, job, skipped, found, to, chosen), wrong)
+
+
+def admits_over_what_is_found(
+    st: BlockCacheState,
+    row: Number,
+    story: Number,
+    job: Number,
+    skipped: Number,
+    found: Seq,
+    to: Length,
+    chosen: Seq,
+) -> Step[BlockCacheState]:
+    """A transfer writes from the beginning of the row on, also into blocks that the prefix cache has found for it."""
+    step = law.admit_and_load(st, row, story, job, skipped, found, to, chosen)
+    pool = step.then.pool
+    blocks = pool.blocks.such(lambda b: holds(pool, row, b), lambda: of_row(pool, row))
+    return altered(step, flight=in_flight.begun(st.flight, job, WRITES, row, blocks))
+
+
+def admits_without_waiting(
+    st: BlockCacheState,
+    row: Number,
+    story: Number,
+    job: Number,
+    skipped: Number,
+    found: Seq,
+    to: Length,
+    chosen: Seq,
+) -> Step[BlockCacheState]:
+    """A request that is admitted into a transfer runs at once."""
+    step = law.admit_and_load(st, row, story, job, skipped, found, to, chosen)
+    return altered(step, phase=st.phase.put(row, RUNS))
+
+
+def goes_on_with_less(st: BlockCacheState, row: Number, job: Number, to: Length, named: Set) -> Step[BlockCacheState]:
+    """A transfer has failed, and its row runs on without the window that it should have brought."""
+    return unasked(law.loaded(st, row, job, to, named), "the row has the window of the next token")
+
+
 def ends_what_is_awaited(st: BlockCacheState, job: Number) -> Step[BlockCacheState]:
     """A transfer has failed, and the row that waits for it is not told: it waits for ever."""
     return unasked(law.end(st, job), "no row waits for the job")
@@ -280,6 +348,7 @@ def _unheld(st: BlockCacheState) -> Iterator[tuple[int, int, Set]]:
 UNHELD = {"moves": {**MOVES, "slide": _unheld}, "routes": {"slide": "admit allocate"}}
 GOES_ON = {"moves": {**MOVES, "compute": one_further}, "routes": {"compute": "admit allocate"}}
 WHILE_IT_LOADS = {"routes": {"finish": "admit allocate load keep"}}
+INTO_A_WINDOW = {"routes": {"loaded": "admit_and_load"}}
 ATTENTION = {"small": lambda: small()[:1]}  # without a window and without states
 SKIPS = {"moves": {**MOVES, "allocate": _skips}, "routes": {"allocate": "admit"}}
 
@@ -309,6 +378,7 @@ MUTANTS = (
     *idlers(
         law.stem,
         admit="row_is_admitted",
+        admit_and_load="row_is_admitted_and_waits",
         allocate="row_gets_its_slots",
         compute="tokens_are_computed",
         slide="window_moves",
@@ -329,6 +399,15 @@ MUTANTS = (
     Mutant("finishes_under_a_transfer", "finish", "a_transfer_holds_its_blocks", finishes_under_a_transfer),
     Mutant("hands_out_under_a_transfer", "finish", "what_a_transfer_uses_is_not_free", finishes_under_a_transfer),
     Mutant("finishes_what_is_written", "finish", "a_load_has_a_row", finishes_under_a_transfer, WHILE_IT_LOADS),
+    Mutant("admits_into_too_little", "admit_and_load", "window_is_whole", admits_into_too_little),
+    Mutant(
+        "admits_over_what_is_found",
+        "admit_and_load",
+        "a_load_writes_what_is_not_computed",
+        admits_over_what_is_found,
+    ),
+    Mutant("admits_without_waiting", "admit_and_load", "a_load_has_a_row", admits_without_waiting),
+    Mutant("goes_on_with_less", "loaded", "window_is_whole", goes_on_with_less, INTO_A_WINDOW),
     Mutant("ends_what_is_awaited", "end", "who_waits_is_awaited", ends_what_is_awaited),
     Mutant("ends_and_still_uses", "end", "only_jobs_in_flight_use_blocks", ends_and_still_uses),
     Mutant("keeps_without_the_transfer", "keep", "work_in_flight_goes_on", keeps_without_the_transfer),

@@ -253,6 +253,7 @@ class World:
     _once: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _constants: dict[str, Any] = field(default_factory=dict)
     _fresh: Any = field(default_factory=itertools.count)
+    sizes_of_sets: dict[tuple[SymDomain, int], tuple[Any, Term]] = field(default_factory=dict)  # with the formula
     depth: int = 0
     about: str = ""
     shared: dict[tuple[Any, ...], tuple[Any, ...]] | None = None
@@ -492,8 +493,18 @@ class SymSet(Whole):
         """The number of members; always one symbol."""
         if self._size is None:
             assert self.domain is not None, "only sets over a domain are counted"
-            self._size = self._if_inside(self.world.counted(self.domain, self.formula, delta=True))
+            self._size = self._if_inside(self._counted(self.domain))
         return self._size
+
+    def _counted(self, domain: SymDomain) -> Term:
+        """The symbol for the number of members. Sets of one domain whose membership is one formula share it."""
+        if self.world.small:
+            return self.world.counted(domain, self.formula, delta=True)
+        member = lift(self.formula(Term(z3.Int("any!"))))
+        key = domain, member.get_id()
+        if key not in self.world.sizes_of_sets:
+            self.world.sizes_of_sets[key] = member, self.world.counted(domain, self.formula, delta=True)
+        return self.world.sizes_of_sets[key][1]
 
     def total(self, weight: Callable[[Any], Any]) -> Term:
         """The sum of the weights of the members."""

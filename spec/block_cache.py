@@ -27,6 +27,7 @@ from spec.finite import Map as FiniteMap
 from spec.in_flight import NO_JOB, PASS, READS, WRITES, InFlightState, is_transfer, others_go_on, uses
 from spec.lengths import Length, at_most, formed, same, touched
 from spec.logic import (
+    Call,
     Map,
     Number,
     Requirement,
@@ -159,6 +160,35 @@ def is_user(st: BlockCacheState, job: Number, block: Number) -> Truth:
 # The transitions.
 
 
+def _admitted(st: BlockCacheState, row: Number, story: Number, skipped: Number, found: Seq) -> tuple[Call, ...]:
+    """The calls of the pool by which a row gets a text and the blocks that the prefix cache finds for it."""
+    begun = call("pool", block_pool.begin, st.pool, row, story)
+    skips = call("pool", block_pool.skip, begun.then, row, skipped)
+    fills = call("pool", block_pool.fill, skips.then, row, skipped)
+    joins = call("pool", block_pool.join, fills.then, row, found)
+    return begun, skips, fills, joins
+
+
+def _may_be_admitted(st: BlockCacheState, row: Number, story: Number) -> tuple[Requirement, ...]:
+    return (
+        in_phase(st, row, IDLE, "the row is not in use"),
+        requires(st.pool.stories.has(story), "the request's text has a number"),
+    )
+
+
+def _is_found(st: BlockCacheState, row: Number, story: Number, skipped: Number, found: Seq) -> tuple[Requirement, ...]:
+    count = skipped + found.length
+    return (
+        requires((skipped == 0) | st.pool.indices.has(skipped - 1), "the row has room for the skipped places"),
+        requires((count == 0) | st.pool.indices.has(count - 1), "the row has room for the blocks found"),
+        requires(found.distinct(), "the blocks found are all different"),
+        requires(
+            found.all(lambda b: names(st.pool, b, story, st.pool.group(row), skipped + found.index(b))),
+            "each block found has the hash of the request's own text at its place",
+        ),
+    )
+
+
 @stem.transition
 def admit(st: BlockCacheState, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCacheState]:
     """A request that is new, or was preempted, gets a row with the blocks that the prefix cache finds for it.
@@ -167,23 +197,11 @@ def admit(st: BlockCacheState, row: Number, story: Number, skipped: Number, foun
     nobody reads them, since they lie before the window or have states.
     """
     count = skipped + found.length
-    begun = call("pool", block_pool.begin, st.pool, row, story)
-    skips = call("pool", block_pool.skip, begun.then, row, skipped)
-    fills = call("pool", block_pool.fill, skips.then, row, skipped)
-    joins = call("pool", block_pool.join, fills.then, row, found)
+    begun, skips, fills, joins = _admitted(st, row, story, skipped, found)
     return Step(
-        promises=(
-            in_phase(st, row, IDLE, "the row is not in use"),
-            requires(st.pool.stories.has(story), "the request's text has a number"),
-        ),
+        promises=_may_be_admitted(st, row, story),
         choice=(
-            requires((skipped == 0) | st.pool.indices.has(skipped - 1), "the row has room for the skipped places"),
-            requires((count == 0) | st.pool.indices.has(count - 1), "the row has room for the blocks found"),
-            requires(found.distinct(), "the blocks found are all different"),
-            requires(
-                found.all(lambda b: names(st.pool, b, story, st.pool.group(row), skipped + found.index(b))),
-                "each block found has the hash of the request's own text at its place",
-            ),
+            *_is_found(st, row, story, skipped, found),
             requires(
                 whole_window(st, row, skipped, Length(count, 0)), "the blocks found hold the window of the next token"
             ),
@@ -200,6 +218,66 @@ def admit(st: BlockCacheState, row: Number, story: Number, skipped: Number, foun
             phase=st.phase.put(row, RUNS),
         ),
         calls=(begun, skips, fills, joins),
+    )
+
+
+@stem.transition
+def admit_and_load(
+    st: BlockCacheState,
+    row: Number,
+    story: Number,
+    job: Number,
+    skipped: Number,
+    found: Seq,
+    to: Length,
+    chosen: Seq,
+) -> Step[BlockCacheState]:
+    """A request that is new, or was preempted, gets a row, and a transfer into the row begins at once.
+
+    The row has slots for ``to`` tokens. The transfer writes those behind what the prefix cache has found. ``skipped``
+    places before stay empty: they lie before the window of the token that comes after the transfer, or have states.
+    The scheduler decides what it takes from the prefix cache, and into which blocks the transfer writes.
+    """
+    count = skipped + found.length
+    begun, skips, fills, joins = _admitted(st, row, story, skipped, found)
+    takes = call("pool", block_pool.take, joins.then, row, touched(to) - count, chosen)
+    pool, fresh = takes.then, st.pool.blocks.such(lambda b: found.has(b) & (st.pool.refs(b) == 0), found.items)
+    written = pool.blocks.such(lambda b: holds(pool, row, b) & (count <= pool.index(b)), lambda: of_row(pool, row))
+    return Step(
+        promises=(
+            *_may_be_admitted(st, row, story),
+            in_flight.is_new(st.flight, job),
+            requires(formed(to, st.block_size), "the new length is well formed"),
+            requires((touched(to) == 0) | st.pool.indices.has(touched(to) - 1), "the row has room for the new length"),
+            *_is_found(st, row, story, skipped, found),
+            requires(
+                whole_window(st, row, skipped, to), "the row has the window of the token that comes after the transfer"
+            ),
+            requires(count < touched(to), "the transfer writes at least one block"),
+            requires(
+                touched(to) - count <= st.pool.available - fresh.size,
+                "no more blocks are handed out than are free, without those found",
+            ),
+            requires(chosen.length == touched(to) - count, "as many blocks are handed out as the call needs"),
+            requires(chosen.distinct(), "the blocks handed out are all different"),
+            requires(
+                chosen.all(lambda b: is_free(st.pool, b) & no(found.has(b))),
+                "the blocks handed out were free, and none is found",
+            ),
+            in_flight.are_unused(st.flight, st.pool.blocks.such(chosen.has, chosen.items)),
+        ),
+        then=but(
+            st,
+            pool=pool,
+            flight=in_flight.begun(st.flight, job, WRITES, row, written),
+            whole=st.whole.put(row, count),
+            rest=st.rest.put(row, 0),
+            ahead_whole=st.ahead_whole.put(row, to.pages),
+            ahead_rest=st.ahead_rest.put(row, to.rest),
+            first=st.first.put(row, skipped),
+            phase=st.phase.put(row, LOADS),
+        ),
+        calls=(begun, skips, fills, joins, takes),
     )
 
 
@@ -347,16 +425,25 @@ def shift(st: BlockCacheState, row: Number, block: Number, to: Number) -> Step[B
 
 
 @stem.transition
-def launch(st: BlockCacheState, row: Number, job: Number) -> Step[BlockCacheState]:
-    """A forward pass of a running row is launched: it reads and writes the row's blocks from its first place on.
+def launch(st: BlockCacheState, row: Number, job: Number, since: Number) -> Step[BlockCacheState]:
+    """A forward pass of a running row is launched: it reads and writes the row's blocks from the place ``since`` on,
+    where the window of its first token begins. Drafts of passes in flight count as accepted for this.
 
     The pass is in flight until its step is done. What the row gives up meanwhile, it still uses.
     """
     used = st.pool.blocks.such(
-        lambda b: holds(st.pool, row, b) & (st.first(row) <= st.pool.index(b)), lambda: of_row(st.pool, row)
+        lambda b: holds(st.pool, row, b) & (since <= st.pool.index(b)), lambda: of_row(st.pool, row)
     )
     return Step(
-        promises=(is_running(st, row), in_flight.is_new(st.flight, job)),
+        promises=(
+            is_running(st, row),
+            in_flight.is_new(st.flight, job),
+            requires(st.first(row) <= since, "the row still has what the pass reads"),
+            requires(
+                whole_window(st, row, since, ahead(st, row)),
+                "the pass reads the whole window of a token for which the row has a slot",
+            ),
+        ),
         then=but(st, flight=in_flight.begun(st.flight, job, PASS, row, used)),
     )
 
@@ -390,7 +477,11 @@ def loaded(st: BlockCacheState, row: Number, job: Number, to: Length, named: Set
     own = st.flight.jobs.has(job) & (st.flight.kind(job) == WRITES) & (st.flight.row(job) == row)
     return but(
         step,
-        promises=(*step.promises, requires(own, "the job is the transfer into the row")),
+        promises=(
+            *step.promises,
+            requires(own, "the job is the transfer into the row"),
+            requires(whole_window(st, row, st.first(row), to), "the row has the window of the next token"),
+        ),
         then=but(step.then, flight=in_flight.ended(st.flight, job)),
     )
 
@@ -521,8 +612,16 @@ def new_token_has_a_slot(st: BlockCacheState) -> Truth:
 
 @stem.invariant(about=("pool",))
 def window_is_whole(st: BlockCacheState) -> Truth:
-    """What the next token of a row reads lies behind the row's first place; without a window it reads everything."""
-    return st.pool.rows.all(lambda r: (st.first(r) >= 0) & whole_window(st, r, st.first(r), computed(st, r)))
+    """What the next token of a row reads lies behind the row's first place; without a window it reads everything.
+
+    The next token of a row that waits for a transfer is the one that comes after the transfer.
+    """
+
+    def whole(r: Number) -> Truth:
+        now, later = whole_window(st, r, st.first(r), computed(st, r)), whole_window(st, r, st.first(r), ahead(st, r))
+        return (st.first(r) >= 0) & ite(st.phase(r) == RUNS, now, later)
+
+    return st.pool.rows.all(whole)
 
 
 @stem.invariant()
@@ -653,6 +752,24 @@ def row_is_admitted(was: BlockCacheState, now: BlockCacheState, row: Number, ski
     return count & (now.phase(row) == RUNS) & others_stay(was, now, row)
 
 
+@stem.change(only=("admit_and_load",))
+def row_is_admitted_and_waits(
+    was: BlockCacheState, now: BlockCacheState, row: Number, job: Number, skipped: Number, found: Seq, to: Length
+) -> Truth:
+    """A row that is admitted into a transfer has computed exactly what the prefix cache found for it, has slots for
+    what was asked for, and waits. The transfer writes exactly the other blocks of the row (vLLM
+    ``Scheduler.schedule``, ``KVCacheManager.allocate_slots`` with ``delay_cache_blocks``).
+    """
+    count = skipped + found.length
+    lengths = (now.whole(row) == count) & (now.rest(row) == 0) & same(ahead(now, row), to)
+
+    def written(b: Number) -> Truth:
+        return uses(now.flight, job, b) == (holds(now.pool, row, b) & (count <= now.pool.index(b)))
+
+    begins = job_begins(was, now, job, WRITES, row) & now.pool.blocks.all(written)
+    return lengths & (now.first(row) == skipped) & (now.phase(row) == LOADS) & begins & others_stay(was, now, row)
+
+
 @stem.change(only=("allocate",))
 def row_gets_its_slots(was: BlockCacheState, now: BlockCacheState, row: Number, to: Length) -> Truth:
     """A row that gets slots has them up to the length that was asked for."""
@@ -705,11 +822,11 @@ def row_waits(was: BlockCacheState, now: BlockCacheState, row: Number, job: Numb
 
 
 @stem.change(only=("launch",))
-def pass_is_launched(was: BlockCacheState, now: BlockCacheState, row: Number, job: Number) -> Truth:
-    """A pass that is launched uses exactly the blocks of its row from the first place on that is still read."""
+def pass_is_launched(was: BlockCacheState, now: BlockCacheState, row: Number, job: Number, since: Number) -> Truth:
+    """A pass that is launched uses exactly the blocks of its row from the first place on that it reads."""
 
     def used(b: Number) -> Truth:
-        return uses(now.flight, job, b) == (holds(was.pool, row, b) & (was.first(row) <= was.pool.index(b)))
+        return uses(now.flight, job, b) == (holds(was.pool, row, b) & (since <= was.pool.index(b)))
 
     return job_begins(was, now, job, PASS, row) & was.pool.blocks.all(used)
 
@@ -737,7 +854,7 @@ def job_is_done(was: BlockCacheState, now: BlockCacheState, job: Number) -> Trut
     return once & nothing & others_go_on(was.flight, now.flight, job)
 
 
-@stem.change(besides=("launch", "load", "send", "loaded", "end"))
+@stem.change(besides=("launch", "load", "admit_and_load", "send", "loaded", "end"))
 def work_in_flight_goes_on(was: BlockCacheState, now: BlockCacheState) -> Truth:
     """No other call ends what is in flight or changes what it uses: a request that ends, is aborted or is preempted
     does not stop a pass or a transfer.

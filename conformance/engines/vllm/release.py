@@ -78,6 +78,9 @@ ANSWERS = {
     # A model without images has no budget for them.
     "vllm.multimodal.MULTIMODAL_REGISTRY": settings.no_images(),
     "vllm.multimodal.utils.strip_covered_mm_data": settings.same,
+    # Some lines of the log are written by the first process alone.
+    "vllm.distributed.parallel_state.is_local_first_rank": settings.is_first_rank,
+    "vllm.distributed.parallel_state.is_global_first_rank": settings.is_first_rank,
     # A connector says by its class that it takes the blocks of all groups of layers.
     "vllm.distributed.kv_transfer.kv_connector.v1.SupportsHMA": AllGroups,
     "vllm.distributed.kv_transfer.kv_connector.v1.KVConnectorRole": StandIn(SCHEDULER="scheduler"),

@@ -264,8 +264,8 @@ def _setup(config: Json) -> Setup:
         raise Unsupported("one or two steps are in flight")
     if config.get("eagle") and (not drafts or config["layers"][0]["kind"] == MAMBA):
         raise Unsupported("an EAGLE head drafts, and is in the first group, which has attention")
-    if config.get("transfers") and config["layers"] != [{"kind": FULL}]:
-        raise Unsupported("transfers are driven with one group of layers, which has full attention")
+    if config.get("transfers") and not config.get("host") and config["layers"] != [{"kind": FULL}]:
+        raise Unsupported("transfers between servers are driven with one group of layers, which has full attention")
     if config.get("host") and not config.get("transfers"):
         raise Unsupported("host memory is behind a connector, which transfers need")
     if MAMBA in kinds and not align:

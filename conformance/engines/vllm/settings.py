@@ -238,6 +238,11 @@ def no_images() -> StandIn:
     return StandIn(supports_multimodal_inputs=_always(False), get_encdec_max_encoder_len=_nothing)
 
 
+def is_first_rank() -> bool:
+    """Stands for whether this process is the first of its machine, and of all: it is the only one."""
+    return True
+
+
 def same(features: Any, *_: Any, **__: Any) -> Any:
     """Stands for what vLLM takes away of a request's images: no request has any."""
     return features

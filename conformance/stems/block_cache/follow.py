@@ -21,6 +21,7 @@ from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens
 
 NOTHING_HELD = "With no request, no step in flight and no transfer, every block is free."
+GIVES_BACK = ("free", "unpin")  # kinds of moves
 UNKNOWN = -1  # the number of a prefix that nobody knows yet
 
 
@@ -122,6 +123,7 @@ class Follower:
         self.kept: list[
             tuple[int, FollowedRequest]
         ] = []  # requests that left, and whose blocks were not given back yet
+        self._given: set[int] = set()  # the blocks that the present call gives back
         rows: int = law.state.pool.rows.size
         groups = len(self.kinds)
         starts = range(1, rows - groups + 2, groups)
@@ -168,11 +170,12 @@ class Follower:
         passes: Mapping[int, RequestPass] = step.passes if step is not None else {}
         again = {request for request, one in passes.items() if one.kind != "running"}
         gone = preempted if step is None else step.preempted
+        self._given = {block for move in moves if move.kind in GIVES_BACK for block in move.blocks}
         for request in gone:
             if request not in again:
                 self._leaves(request)
-        for move in without_withdrawn(moves):
-            self._move(move, known, passes)
+        loads = [] if step is None else [request for request in step.loads if not self.must_know(request).rows]
+        self._moves(without_withdrawn(moves), known, passes, loads)
         for request, one in passes.items():
             self._launched(request, one, known)
         for request in gone:
@@ -196,10 +199,47 @@ class Follower:
             self._keep(request, replace(one))
             one.rows, one.computed = [], 0
 
+    def _moves(
+        self, moves: Sequence[Move], known: Mapping[int, Known], passes: Mapping[int, RequestPass], loads: Sequence[int]
+    ) -> None:
+        """``loads``: the requests that have no row yet, and into whose blocks a transfer begins."""
+        last = {move.request: at for at, move in enumerate(moves) if move.request in loads}
+        of_loads: dict[int, list[Move]] = {request: [] for request in loads}
+        for at, move in enumerate(moves):
+            if move.request is None or move.request not in of_loads:
+                self._move(move, known, passes)
+                continue
+            of_loads[move.request].append(move)
+            if last[move.request] == at:
+                for group in range(len(self.kinds)):
+                    self._admit_into(move.request, group, of_loads[move.request], known)
+
+    def _admit_into(self, request: int, group: int, moves: Sequence[Move], known: Mapping[int, Known]) -> None:
+        """A request gets a row of this group for a transfer that begins at once, with what was found for it."""
+        row, table = self._row(request, group), self._table(request, group, known)
+        found, taken = (self._blocks_of(moves, kind, group) for kind in ("touch", "get"))
+        if not taken:
+            self._admit(request, row, table.index(found[0]) if found and found[0] in table else 0, found)
+            return
+        first = (found or taken)[0]
+        skipped = table.index(first) if first in table else 0
+        end = Length(skipped + len(found) + len(taken), 0)
+        self.jobs.admits(request, row, self.here[request].story, skipped, Seq(found), end, Seq(taken))
+
+    def _blocks_of(self, moves: Sequence[Move], kind: str, group: int) -> list[int]:
+        """The blocks of this group that moves of one kind name."""
+        return [
+            block
+            for move in moves
+            if move.kind == kind
+            for block in move.blocks
+            if block != NULL and group == (self.state.pool.home(block) if move.group is None else move.group)
+        ]
+
     def _move(self, move: Move, known: Mapping[int, Known], passes: Mapping[int, RequestPass]) -> None:
         if move.kind == "evict":
             self.law.engine_step("evict", Set(move.blocks))
-        elif move.kind in ("free", "unpin"):
+        elif move.kind in GIVES_BACK:
             self._freed(move, known)
         elif move.kind == "touch" and move.group is None:
             for group in range(len(self.kinds)):
@@ -269,7 +309,8 @@ class Follower:
         if one.rows:
             row = one.rows[move.group]
             slots = in_tokens(ahead(self.state, row), self.size)  # blocks of a transfer get hashes before it gets more
-            self._compute(row, min(slots, self._target(one, passes.get(move.request))), named)
+            end = (move.first + len(move.blocks)) * self.size  # a state behind it may be shifted before it is computed
+            self._compute(row, min(slots, end, self._target(one, passes.get(move.request))), named)
 
     def _target(self, one: FollowedRequest, launched: RequestPass | None) -> int:
         """How many tokens of a request are computed, with those of a pass that this call launches."""
@@ -297,22 +338,34 @@ class Follower:
         one.drafts.append(told.drafts)
         for row in one.rows:
             self._compute(row, one.computed, Set())
-        self.jobs.launched(one.rows)
+        self.jobs.launched({row: self._since(row, told.start) for row in one.rows})
         end, has = told.start + told.count, max((len(table) for table in known[request].tables), default=0)
         if request in known and end > has * self.size:
             law = self.law.stem.invariants["computed_within_slots"]
             detail = f"a pass of request {request} computes {end} tokens with its drafts, and has {has} blocks"
             raise Finding(law.name, law.sentence, detail, kind=INVARIANT)
 
+    def _since(self, row: int, start: int) -> int:
+        """The first place that a pass of this row reads which computes the tokens from ``start`` on."""
+        st = self.state
+        if not st.windowed(row) or st.stateful(row):
+            return int(st.first(row))
+        before = in_tokens(Length(st.window(row), st.window_rest(row)), self.size)
+        return max(int(st.first(row)), (start - before) // self.size)
+
     def _freed(self, move: Move, known: Mapping[int, Known]) -> None:
-        """Blocks were given back: a window has moved on, or a row has ended."""
+        """Blocks were given back: a window has moved on, or a row has ended.
+
+        A request may end after its window has moved on in the same call, and keep its blocks for what is in flight.
+        """
         of_rows: dict[int, list[int]] = {}
         rows = self._rows_of(move)
         for block in move.blocks:
             if block != NULL and (row := self._holder(rows, block)):
                 of_rows.setdefault(row, []).append(block)
         for row, blocks in of_rows.items():
-            if self._has_ended(row, known) or set(blocks) == self._held([row]):
+            held = self._held([row])
+            if set(blocks) == held or (self._has_ended(row, known) and held <= self._given):
                 self._finish(row)
             elif self.state.phase(row) != IDLE:
                 self._slide(row, blocks)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from conformance.driver.lockstep import Law
 from spec.block_cache import LOADS, RUNS
-from spec.finite import Set
+from spec.finite import Seq, Set
 from spec.in_flight import NO_JOB, InFlightState
 from spec.lengths import Length
 
@@ -39,11 +39,11 @@ class Jobs:
         """A step is sent to the workers."""
         self._steps.append([])
 
-    def launched(self, rows: Iterable[int]) -> None:
-        """The step that was sent last has a pass of these rows."""
-        for row in rows:
+    def launched(self, rows: Mapping[int, int]) -> None:
+        """The step that was sent last has a pass of these rows, which reads each from this place on."""
+        for row, since in rows.items():
             job = self._new()
-            self._unseen(self._law.engine_step, "launch", row, job)
+            self._unseen(self._law.engine_step, "launch", row, job, since)
             self._steps[-1].append(job)
 
     def step_ends(self) -> None:
@@ -53,13 +53,20 @@ class Jobs:
 
     # Transfers.
 
+    def admits(self, request: int, row: int, story: int, skipped: int, found: Seq, to: Length, chosen: Seq) -> None:
+        """A request gets a row, and a transfer into the row begins at once (``spec.block_cache.admit_and_load``)."""
+        job = self._new()
+        self._law.engine_step("admit_and_load", row, story, job, skipped, found, to, chosen)
+        self._loads.setdefault(request, {})[row] = job
+
     def loads(self, request: int, rows: Iterable[int]) -> None:
-        """A transfer into the rows of a request begins."""
-        jobs = self._loads[request] = {}
+        """A transfer begins into those rows of a request that run."""
+        jobs = self._loads.setdefault(request, {})
         for row in rows:
-            job = self._new()
-            self._law.engine_step("load", row, job)
-            jobs[row] = job
+            if row not in jobs:
+                job = self._new()
+                self._law.engine_step("load", row, job)
+                jobs[row] = job
 
     def loaded(self, request: int, to: Length) -> None:
         """A transfer into the rows of a request is done; ``to``: so many tokens of the text are there. Rows that were

@@ -102,12 +102,11 @@ class BlockCacheMachine(StemMachine):
             **{"max_length": MOST_LENGTH, "events": config["caching"]},
         }
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
-        if known["transfers"]:
-            known |= attention
-        else:
+        if not known["transfers"]:
             known = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
         if known.get("host") is None:
             known.pop("host", None)
+            known |= attention if known["transfers"] else {}
         else:
             known |= {"events": False, "reoffers": False, "failure": "recompute"}
         less: list[Json] = [

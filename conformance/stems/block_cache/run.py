@@ -199,8 +199,8 @@ class BlockCacheRun:
             self.follower.loaded(request, computed)
         for request in transfers.sent:
             self.follower.jobs.sent(request)
-        self._explain()
         self.follower.settle()
+        self._explain()
         if self.config["drafts"] and "draft" not in self.lacks:
             drafts = {r: self._next(r, self.config["drafts"]) for r in sampled if r in self.follower.here}
             yield EngineCall("draft", partial(self.engine.draft, drafts))
