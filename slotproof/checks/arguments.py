@@ -107,6 +107,8 @@ OTHERWISE = {
     "block_cache.slide.to": f"{PLACE}, at which the window of the next token begins",
     "block_cache.shift.to": f"{PLACE}, at which the block stands from now on",
     "block_pool.leave.gone": "the blocks that the row gives up",
+    "block_cache.launch.since": f"{PLACE}, from which on the pass reads",
+    "block_cache.admit_and_load.to": "for how many tokens the row has slots after the call",
     "block_cache.slide.gone": "the blocks that the row gives up, because nobody reads them for it any more",
     "block_pool.evict.gone": "the blocks that the prefix cache forgets",
     "block_pool.displace.gone": "the blocks that are not found any more, since another block has their hash",

@@ -269,6 +269,11 @@ class BlockCacheRun:
         waiting = (one for one in self.seen.requests.values() if one.status != "running")
         return not self.exchange.is_quiet() or any(any(map(any, one.tables)) for one in waiting)
 
+    def has_left_blocks(self) -> bool:
+        """A request that has blocks has given up some: they lie before its window or its state."""
+        tables = (table for one in self.seen.requests.values() for table in one.tables if any(table))
+        return any(not all(table) for table in tables)
+
     @operation
     def audit(self) -> Calls:
         """With no request, no step in flight and no transfer, every block is free, and host memory promises nothing."""
