@@ -823,12 +823,17 @@ def row_waits(was: BlockCacheState, now: BlockCacheState, row: Number, job: Numb
 
 @stem.change(only=("launch",))
 def pass_is_launched(was: BlockCacheState, now: BlockCacheState, row: Number, job: Number, since: Number) -> Truth:
-    """A pass that is launched uses exactly the blocks of its row from the first place on that it reads."""
+    """A pass that is launched uses exactly the blocks of its row from the first place on that it reads: nothing that
+    the row has left behind, and not less than the window of the last token for which the row has a slot.
+    """
 
     def used(b: Number) -> Truth:
         return uses(now.flight, job, b) == (holds(was.pool, row, b) & (since <= was.pool.index(b)))
 
-    return job_begins(was, now, job, PASS, row) & was.pool.blocks.all(used)
+    window = at_most(Length(since + was.window(row), was.window_rest(row)), ahead(was, row))
+    enough = (since == 0) | has_states(was, row) | ((was.windowed(row) == 1) & window)
+    reads = (was.first(row) <= since) & enough
+    return reads & job_begins(was, now, job, PASS, row) & was.pool.blocks.all(used)
 
 
 @stem.change(only=("send",))

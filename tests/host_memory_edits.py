@@ -32,6 +32,7 @@ KNOWN = (  # of 0.33.0
     BlockCacheExclusion.RESET_IN_FLIGHT,
     BlockCacheExclusion.HOST_RESET_AGAIN,
     BlockCacheExclusion.HOST_RESET_UNDER_LOAD,
+    BlockCacheExclusion.HOST_RESET_OF_WINDOWS,
 )
 EXAMPLES, SEEDS = 150, (1, 2, 3)
 

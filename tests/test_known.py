@@ -175,6 +175,7 @@ def test_every_exclusion_is_looked_for_above() -> None:
 OF_HOST_MEMORY = {
     BlockCacheExclusion.HOST_RESET_AGAIN,
     BlockCacheExclusion.HOST_RESET_UNDER_LOAD,
+    BlockCacheExclusion.HOST_RESET_OF_WINDOWS,
     BlockCacheExclusion.HOST_RELOAD,
 }
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {

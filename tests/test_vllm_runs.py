@@ -282,7 +282,7 @@ TRANSFERS = """
 def test_transfers_are_driven(release: str) -> None:
     told = answer(release, TRANSFERS, "1", "30")
     assert told["law"] is None, told["detail"]
-    for transition in ("load", "loaded", "keep"):
+    for transition in ("admit_and_load", "loaded", "keep"):
         assert told["transitions"][f"{transition} done"] > 20
 
 

@@ -309,7 +309,8 @@ class Follower:
         if one.rows:
             row = one.rows[move.group]
             slots = in_tokens(ahead(self.state, row), self.size)  # blocks of a transfer get hashes before it gets more
-            end = (move.first + len(move.blocks)) * self.size  # a state behind it may be shifted before it is computed
+            last = max((self.state.pool.index(block) for block in named.items()), default=-1)
+            end = (last + 1) * self.size  # a state behind them may be shifted before it is computed
             self._compute(row, min(slots, end, self._target(one, passes.get(move.request))), named)
 
     def _target(self, one: FollowedRequest, launched: RequestPass | None) -> int:

@@ -119,7 +119,7 @@ class BlockCacheMachine(StemMachine):
         ]
         alone = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
         kinds = [{**alone, **one, "transfers": False} for one in less]
-        exchanging = [{**alone, "reoffers": False, "failure": "recompute"}] if "host" in known else []
+        exchanging = [{**alone, **attention, "reoffers": False, "failure": "recompute"}] if "host" in known else []
         for kind in [*([known, *exchanging] if known["transfers"] else []), *kinds, *_others(config, known)]:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
