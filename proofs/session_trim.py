@@ -381,6 +381,7 @@ def _any_cut(st: SessionTrimState) -> Iterator[tuple[int, Length]]:
 
 
 # A turn that is all of the tree's is saved, and the next one is to go on before its end.
+BEHIND_A_GAP = {"routes": {"donate": "admit extend leave_window"}}
 INTO_TREE = {"routes": {"restore": "admit save"}, "moves": {**MOVES, "restore": _any_cut}}
 
 
@@ -580,7 +581,7 @@ MUTANTS = (
     Mutant("leaves_without_window", "leave_window", "no_cursor_without_window", leaves_without_window),
     Mutant("leaves_pages_behind", "leave_window", "full_positions", leaves_pages_behind),
     Mutant("leaves_the_prompt", "leave_window", "leaves_the_window_behind", leaves_the_prompt),
-    Mutant("donates_the_gap", "donate", "gap_is_behind_the_prefix", donates_the_gap),
+    Mutant("donates_the_gap", "donate", "gap_is_behind_the_prefix", donates_the_gap, BEHIND_A_GAP),
     Mutant("gives_the_gap_back", "dedupe", "gap_is_behind_the_prefix", gives_the_gap_back),
     Mutant("starts_at_prefix", "admit_tail", "swa_positions", starts_at_prefix),
     Mutant("tail_too_short", "admit_tail", "window_is_kept", tail_too_short),

@@ -4,12 +4,12 @@ A request is admitted with the blocks that the prefix cache finds for it; it get
 to compute, and for drafts; blocks that left its window are given up; it ends, is aborted, or is preempted and comes
 back. There is a row of ``spec.block_pool`` for each request and group of layers.
 
-What is in flight is a *job* of ``spec.in_flight``: a forward pass of a row (``launch``), a transfer into a row (``load``
-where the row runs, ``admit_and_load`` where its request is admitted into the transfer), or a transfer out of it
-(``send``). Each has an event of its own: ``loaded`` for a transfer into a row that
-waits for it, else ``end``. While a transfer into or out of a row is in flight, the row keeps its blocks, also where its
-request has ended. A row may give up blocks while a pass in flight uses them, since the passes of other rows run later;
-but no transfer into these blocks begins before the event of the pass.
+What is in flight is a *job* of ``spec.in_flight``: a forward pass of a row (``launch``), a transfer into a row
+(``load`` where the row runs, ``admit_and_load`` where its request is admitted into the transfer), or a transfer out of
+it (``send``). Each has an event of its own: ``loaded`` for a transfer into a row that waits for it, else ``end``. While
+a transfer into or out of a row is in flight, the row keeps its blocks, also where its request has ended. A row may give
+up blocks while a pass in flight uses them, since the passes of other rows run later; but no transfer into these blocks
+begins before the event of the pass.
 
 ``whole(r)`` and ``rest(r)`` are the *computed* length of the row: the tokens of the request's own text that forward
 passes have computed which were launched. Passes run in the order of their launch. A token that was only drafted

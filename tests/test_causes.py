@@ -12,7 +12,7 @@ from typing import Any
 
 import forked
 import pytest
-from driven import NEWEST, driven, have
+from driven import NEWEST, driven, have, sampled
 
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json, Unsupported
@@ -123,7 +123,7 @@ TRIED = """
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+@pytest.mark.parametrize("cause", sampled(CAUSES, 3), ids=lambda cause: cause.name)
 def test_the_repair_of_a_cause_mends_its_traces(cause: Cause) -> None:
     found = _tried(cause)
     assert is_settled(found), found

@@ -259,6 +259,7 @@ def test_the_page_of_one_trace_is_written(tmp_path: Path) -> None:
 # A page is written when it is ready.
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("proved", "replayed")
 def test_a_page_is_there_before_the_next_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page of a finding lies in the folder when the next one is asked for, and the first page leads to it; the
