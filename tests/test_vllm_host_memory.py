@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from driven import SOAK
 from host_memory_edits import BUGS, HARMLESS
@@ -12,9 +14,11 @@ from conformance.driver.protocol import Unsupported
 from conformance.engines.ours.block_cache import block_cache
 from conformance.engines.vllm import RELEASES
 from conformance.stems.block_cache.exchange import Exchange
+from conformance.stems.block_cache.host import does_not_rest
 from conformance.stems.block_cache.protocol import Launched, RequestLoad
 from conformance.stems.block_cache.rules import HOSTS
 from conformance.stems.block_cache.worker import Workers
+from conformance.stems.host_tier.protocol import HostTierSnapshot
 
 QUICK = ("no_fence", "frees_twice", "an_abort_stores_all")  # the others in `make soak`
 
@@ -63,6 +67,13 @@ def test_a_copy_for_which_two_steps_wait_is_done_once() -> None:
     exchange.launched(Launched({}, flushed=(0,), loads={7: load}), {7: [1, 2, 3, 4]})
     exchange.arrives(7, 0)
     assert exchange.completed().stored == (0,)
+
+
+def test_host_memory_rests_when_nobody_waits_for_a_copy() -> None:
+    rests = HostTierSnapshot(slots={1: 1}, refs={1: 0}, free=(2,), available=1)
+    assert does_not_rest(rests) == ""
+    assert does_not_rest(replace(rests, busy=True)) == "copies count as under way, so that the server never sleeps"
+    assert does_not_rest(replace(rests, refs={1: 1}, busy=True)) == "host memory keeps slot 1 (promised)"
 
 
 def test_our_scheduler_has_no_host_memory() -> None:

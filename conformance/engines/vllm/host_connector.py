@@ -12,7 +12,7 @@ number from 1 on: ``slot * blocks_per_chunk + part + 1``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance.engines.vllm import host_slots
@@ -109,7 +109,8 @@ class HostConnector(AllGroups):
     def shown(self) -> HostTierSnapshot:
         """The slots of host memory, as the release's manager has them."""
         numbers = {key: number for number, key in enumerate(host_slots.chunks(self.real.manager), start=1)}
-        return host_slots.shown(self.real.manager, lambda key: numbers.setdefault(key, len(numbers) + 1))
+        shown = host_slots.shown(self.real.manager, lambda key: numbers.setdefault(key, len(numbers) + 1))
+        return replace(shown, busy=self.has_pending_push_work())
 
     # What a scheduler calls.
 

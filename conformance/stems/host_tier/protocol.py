@@ -43,7 +43,7 @@ class HostTierSnapshot:
 
     ``evictable``: how many keys it counts as evictable; ``listed``: the keys that it has in its list of those;
     ``writing``: how many keys it counts as not published yet. Each of the three is ``None`` where the manager does not
-    keep it.
+    keep it. ``busy``: who calls the manager says that copies are under way, so that its server does not sleep.
     """
 
     slots: Mapping[int, int]
@@ -53,6 +53,7 @@ class HostTierSnapshot:
     evictable: int | None = None
     listed: frozenset[int] | None = None
     writing: int | None = None
+    busy: bool = False
 
 
 class HostTierEngine(Engine, Protocol):
