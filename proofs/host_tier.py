@@ -366,6 +366,8 @@ def _all_found() -> tuple[HostTierState, ...]:
 FOUND = "write reserve store end publish"  # the calls after which a key is found
 PROMISED = f"{FOUND} find promise"
 LATE = {"routes": {"publish": "write reserve store end write reserve store end"}}  # two keys wait
+INTO_WRITTEN = {"routes": {"store": f"{PROMISED} write reserve load"}}  # the text of another key is in the block
+ANY_EVICT = tried("evict", lambda st: ((k, st.slot(k)) for k in _keys(st, WRITING, READY)))
 ANY_FIND = tried("find", lambda st: ((k, True) for k in st.every_key.items()))
 PARTS = {"small": _two_parts, "sizes": {"keys": 1, "slots": 1, "blocks": 3, "parts": 2, "jobs": 2}}
 ALL_FOUND = {"small": _all_found, "sizes": {"keys": 2, "slots": 2, "blocks": 2, "parts": 1, "jobs": 2}}
@@ -404,7 +406,7 @@ MUTANTS = (
     Mutant("stores_twice", "store", "a_target_on_the_host_is_its_own", stores_twice),
     Mutant("stores_another_text", "store", "a_store_reads_the_keys_text", stores_another_text),
     Mutant("stores_a_part", "store", "parts_and_blocks", stores_a_part),
-    Mutant("stores_what_is_loaded", "store", "a_target_on_the_device_is_its_own", stores_what_is_loaded),
+    Mutant("stores_what_is_loaded", "store", "a_target_on_the_device_is_its_own", stores_what_is_loaded, INTO_WRITTEN),
     Mutant("stores_into_a_found_key", "store", "a_found_key_is_not_written", stores_into_a_found_key),
     Mutant("loads_unpromised", "load", "loads_are_promised", loads_unpromised),
     Mutant("loads_into_what_is_used", "load", "a_target_on_the_device_is_its_own", loads_into_what_is_used),
@@ -428,7 +430,7 @@ MUTANTS = (
     Mutant("withdraws_nothing_left", "withdraw", "promised_is_there", withdraws_nothing_left),
     Mutant("evicts_what_was_promised", "evict", "promised_is_there", evicts_what_was_promised),
     Mutant("evicts_and_keeps_the_promise", "evict", "promises_stay", evicts_and_keeps_the_promise),
-    Mutant("evicts_what_is_written", "evict", "a_copy_is_of_its_key", evicts_what_is_written),
+    Mutant("evicts_what_is_written", "evict", "a_copy_is_of_its_key", evicts_what_is_written, ANY_EVICT),
     Mutant("resets_the_copies", "reset", "copies_go_on", resets_the_copies),
     Mutant("resets_some", "reset", "a_copy_is_of_its_key", resets_some),
     Mutant("resets_without_the_slots", "reset", "keys_and_slots", resets_without_the_slots),

@@ -253,7 +253,7 @@ class World:
     _once: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _constants: dict[str, Any] = field(default_factory=dict)
     _fresh: Any = field(default_factory=itertools.count)
-    sizes_of_sets: dict[tuple[SymDomain, int], tuple[Any, Term]] = field(default_factory=dict)  # with the formula
+    sizes_of_sets: dict[tuple[SymDomain, int], tuple[Any, Term, list[Count]]] = field(default_factory=dict)
     depth: int = 0
     about: str = ""
     shared: dict[tuple[Any, ...], tuple[Any, ...]] | None = None
@@ -498,13 +498,18 @@ class SymSet(Whole):
 
     def _counted(self, domain: SymDomain) -> Term:
         """The symbol for the number of members. Sets of one domain whose membership is one formula share it."""
-        if self.world.small:
-            return self.world.counted(domain, self.formula, delta=True)
-        member = lift(self.formula(Term(z3.Int("any!"))))
-        key = domain, member.get_id()
-        if key not in self.world.sizes_of_sets:
-            self.world.sizes_of_sets[key] = member, self.world.counted(domain, self.formula, delta=True)
-        return self.world.sizes_of_sets[key][1]
+        world = self.world
+        if world.small or world.depth:
+            return world.counted(domain, self.formula, delta=True)
+        with world.quantified():
+            member = lift(self.formula(Term(z3.Int("any!"))))
+        key = domain, member.get_id()  # z3 keeps the number of a formula that is kept
+        if key not in world.sizes_of_sets:
+            term = world.counted(domain, self.formula, delta=True)
+            world.sizes_of_sets[key] = member, term, [count for count in world.counts if count.term is term]
+        _, size, counts = world.sizes_of_sets[key]
+        world.counts += [one for one in counts if all(one is not count for count in world.counts)]
+        return size
 
     def total(self, weight: Callable[[Any], Any]) -> Term:
         """The sum of the weights of the members."""

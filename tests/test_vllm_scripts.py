@@ -31,7 +31,12 @@ def _repair(cause: Cause) -> str:
 
 # By script a few lines that repair its bug in this process. They show where the bug is, and are no patches for vLLM.
 REPAIRS = {
-    **{cause.name: _repair(cause) for cause in cause_files.every() if cause.engine == PLUGIN.name},
+    **{
+        name: _repair(cause)
+        for cause in cause_files.every()
+        if cause.engine == PLUGIN.name
+        for name in cause.names_of_traces
+    },
     # Requests that have blocks are computed before others.
     "loaded_requests_wait_for_each_other": """
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -157,20 +162,6 @@ def repaired(self):
     self._current_batch_jobs_to_flush |= waits
 OffloadingConnectorScheduler.reset_cache = repaired
 """,
-    # A reset of host memory forgets which blocks active requests have in windows.
-    **dict.fromkeys(
-        ("host_reset_stores_stale_blocks", "host_reset_counts_block_twice"),
-        """
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
-reset = OffloadingConnectorScheduler._reset_cache
-def repaired(self):
-    for status in self._req_status.values():
-        for group in (status.group_states[at] for at in self._sliding_window_groups):
-            group.block_ids[:] = [0] * len(group.block_ids)
-    reset(self)
-OffloadingConnectorScheduler._reset_cache = repaired
-""",
-    ),
     # The offered blocks that host memory has are promised to a load while the offer evicts.
     "host_offer_evicts_its_own_key": """
 from vllm.v1.kv_offload.lru_manager import LRUOffloadingManager

@@ -17,6 +17,7 @@ CLAIMS: dict[str, Claim] = {
     "slide": taken_by("schedule", "complete", where=WINDOWS),
     "shift": own_way("A scheduler may keep the state of a request at its place in the table."),
     "launch": taken_by("schedule"),
+    "admit_and_load": taken_by("schedule", where=TRANSFERS),
     "load": taken_by("schedule", where=TRANSFERS),
     "loaded": taken_by("complete", where=TRANSFERS, needs=("arrive",)),
     "send": taken_by("complete", where=TRANSFERS, needs=("sent",)),

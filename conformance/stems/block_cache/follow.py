@@ -123,7 +123,7 @@ class Follower:
         self.kept: list[
             tuple[int, FollowedRequest]
         ] = []  # requests that left, and whose blocks were not given back yet
-        self._given: set[int] = set()  # the blocks that the present call gives back
+        self._given: dict[int | None, set[int]] = {}  # the blocks that the present call gives back, by request
         rows: int = law.state.pool.rows.size
         groups = len(self.kinds)
         starts = range(1, rows - groups + 2, groups)
@@ -170,7 +170,10 @@ class Follower:
         passes: Mapping[int, RequestPass] = step.passes if step is not None else {}
         again = {request for request, one in passes.items() if one.kind != "running"}
         gone = preempted if step is None else step.preempted
-        self._given = {block for move in moves if move.kind in GIVES_BACK for block in move.blocks}
+        self._given = {}
+        for move in moves:
+            if move.kind in GIVES_BACK:
+                self._given.setdefault(move.request, set()).update(move.blocks)
         for request in gone:
             if request not in again:
                 self._leaves(request)
@@ -209,10 +212,14 @@ class Follower:
             if move.request is None or move.request not in of_loads:
                 self._move(move, known, passes)
                 continue
-            of_loads[move.request].append(move)
+            own = of_loads[move.request]
+            own.append(move)
             if last[move.request] == at:
                 for group in range(len(self.kinds)):
-                    self._admit_into(move.request, group, of_loads[move.request], known)
+                    self._admit_into(move.request, group, own, known)
+                for other in own:
+                    if other.kind not in ("touch", "get"):
+                        self._move(other, known, passes)
 
     def _admit_into(self, request: int, group: int, moves: Sequence[Move], known: Mapping[int, Known]) -> None:
         """A request gets a row of this group for a transfer that begins at once, with what was found for it."""
@@ -352,7 +359,7 @@ class Follower:
         if not st.windowed(row) or st.stateful(row):
             return int(st.first(row))
         before = in_tokens(Length(st.window(row), st.window_rest(row)), self.size)
-        return max(int(st.first(row)), (start - before) // self.size)
+        return max(0, (start - before) // self.size)
 
     def _freed(self, move: Move, known: Mapping[int, Known]) -> None:
         """Blocks were given back: a window has moved on, or a row has ended.
@@ -366,7 +373,7 @@ class Follower:
                 of_rows.setdefault(row, []).append(block)
         for row, blocks in of_rows.items():
             held = self._held([row])
-            if set(blocks) == held or (self._has_ended(row, known) and held <= self._given):
+            if set(blocks) == held or (self._has_ended(row, known) and held <= self._given[move.request]):
                 self._finish(row)
             elif self.state.phase(row) != IDLE:
                 self._slide(row, blocks)

@@ -288,6 +288,6 @@ class BlockCacheMachine(StemMachine):
             preempts = preempt and not self.begun.waits_with_blocks()
             again = self.begun.host_is_reset and self.excludes(Exclusion.HOST_RESET_AGAIN)
             loads = bool(self.begun.exchange.loading()) and self.excludes(Exclusion.HOST_RESET_UNDER_LOAD)
-            windows = self.begun.has_left_blocks() and self.excludes(Exclusion.HOST_RESET_OF_WINDOWS)
+            windows = self.begun.has_given_up_window_blocks() and self.excludes(Exclusion.HOST_RESET_OF_WINDOWS)
             host = (sure == 1 or preempt) and not again and not loads and not windows
             self.do("reset", preempt=preempts, **({"host": host} if with_host else {}))

@@ -269,10 +269,11 @@ class BlockCacheRun:
         waiting = (one for one in self.seen.requests.values() if one.status != "running")
         return not self.exchange.is_quiet() or any(any(map(any, one.tables)) for one in waiting)
 
-    def has_left_blocks(self) -> bool:
-        """A request that has blocks has given up some: they lie before its window or its state."""
-        tables = (table for one in self.seen.requests.values() for table in one.tables if any(table))
-        return any(not all(table) for table in tables)
+    def has_given_up_window_blocks(self) -> bool:
+        """A request that has blocks of a group with a window has given up some: they lie before its window."""
+        windows = [at for at, group in enumerate(self.config["layers"]) if group["kind"] == WINDOW]
+        tables = (one.tables[at] for one in self.seen.requests.values() for at in windows)
+        return any(any(table) and not all(table) for table in tables)
 
     @operation
     def audit(self) -> Calls:

@@ -19,7 +19,7 @@ def repair() -> None:
         if req.finished() or get_exec().mamba.enable_mamba_extra_buffer_lazy or not crossed or not crossed[i]:
             return
         in_flight = req.decode_batch_idx > batch.mamba_decode_batch_idx_cpu[i]
-        if in_flight and not crosses[i] and kv.mamba_next_track_idx == kv.mamba_last_track_idx:
+        if not (in_flight and crosses[i]) and kv.mamba_next_track_idx == kv.mamba_last_track_idx:
             kv.mamba_next_track_idx = batch.req_to_token_pool.get_mamba_ping_pong_other_idx(kv.mamba_last_track_idx)
 
     owner._handle_finish_state_updated_req = _handle_finish_state_updated_req

@@ -1,4 +1,4 @@
-"""A reset of host memory forgets the blocks of windows that were stored: they may have left the window since."""
+"""A block that is handed out again is forgotten at each place of a window, also at one that was stored before."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ def repair() -> None:
     """Replaces one method of the release, for the rest of this process."""
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
 
-    real = OffloadingConnectorScheduler._reset_cache
+    real = OffloadingConnectorScheduler._update_req_states
 
-    def _reset_cache(self: Any) -> None:
-        for status in self._req_status.values():
-            for group in (status.group_states[at] for at in self._sliding_window_groups):
-                stored = group.next_stored_chunk_idx * self.config.blocks_per_chunk
-                group.block_ids[:stored] = [0] * len(group.block_ids[:stored])
-        real(self)
+    def _update_req_states(self: Any, output: Any) -> None:
+        groups = [group for status in self._req_status.values() for group in status.group_states]
+        stored = [group.next_stored_chunk_idx for group in groups]
+        for group in groups:
+            group.next_stored_chunk_idx = 0  # from which place on blocks that are handed out again are cleared
+        real(self, output)
+        for group, index in zip(groups, stored, strict=True):
+            group.next_stored_chunk_idx = index
 
-    OffloadingConnectorScheduler._reset_cache = _reset_cache
+    OffloadingConnectorScheduler._update_req_states = _update_req_states
