@@ -18,7 +18,7 @@ CLAIMS: dict[str, Claim] = {
     "shift": own_way("A scheduler may keep the state of a request at its place in the table."),
     "launch": taken_by("schedule"),
     "admit_and_load": taken_by("schedule", where=TRANSFERS),
-    "load": taken_by("schedule", where=TRANSFERS),
+    "load": own_way("A scheduler may compute the tokens of a transfer of which nothing came, and not offer it again."),
     "loaded": taken_by("complete", where=TRANSFERS, needs=("arrive",)),
     "send": taken_by("complete", where=TRANSFERS, needs=("sent",)),
     "end": taken_by("complete"),
