@@ -112,6 +112,11 @@ def without_withdrawn(moves: Sequence[Move]) -> list[Move]:
     return kept[::-1]
 
 
+def first_place(table: Sequence[int], blocks: Sequence[int]) -> int:
+    """The place of the first of these blocks in a table; 0 where it is not there, or there is none."""
+    return table.index(blocks[0]) if blocks and blocks[0] in table else 0
+
+
 class Follower:
     """The law's side of a run of ``block_cache``. ``here``: the requests that have not ended, by number."""
 
@@ -226,10 +231,9 @@ class Follower:
         row, table = self._row(request, group), self._table(request, group, known)
         found, taken = (self._blocks_of(moves, kind, group) for kind in ("touch", "get"))
         if not taken:
-            self._admit(request, row, table.index(found[0]) if found and found[0] in table else 0, found)
+            self._admit(request, row, first_place(table, found), found)
             return
-        first = (found or taken)[0]
-        skipped = table.index(first) if first in table else 0
+        skipped = first_place(table, found or taken)
         end = Length(skipped + len(found) + len(taken), 0)
         self.jobs.admits(request, row, self.here[request].story, skipped, Seq(found), end, Seq(taken))
 
@@ -281,8 +285,7 @@ class Follower:
         if not blocks or move.request is None or move.group is None:
             return
         row, table = self._row(move.request, move.group), self._table(move.request, move.group, known)
-        first = table.index(blocks[0]) if blocks[0] in table else 0
-        self._admit(move.request, row, first, blocks)
+        self._admit(move.request, row, first_place(table, blocks), blocks)
 
     def _admit(self, request: int, row: int, first: int, found: list[int]) -> None:
         if self.state.phase(row) == IDLE:
