@@ -123,7 +123,7 @@ TRIED = """
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("cause", sampled(CAUSES, 3), ids=lambda cause: cause.name)
+@pytest.mark.parametrize("cause", sampled(CAUSES, 6), ids=lambda cause: cause.name)
 def test_the_repair_of_a_cause_mends_its_traces(cause: Cause) -> None:
     found = _tried(cause)
     assert is_settled(found), found

@@ -16,6 +16,7 @@ def test_the_page_has_commands_that_are_run() -> None:
     assert PAGE.read_text(encoding="utf-8").count("<!-- run") == 5
 
 
+@pytest.mark.soak
 def test_the_laws_that_are_tried_print_what_the_page_shows() -> None:
     """A new law, one that follows from others and a false one, each proved on the small stem."""
     text = PAGE.with_name("adding-a-law.md").read_text(encoding="utf-8")

@@ -31,6 +31,7 @@ from pathlib import Path
 
 import spec
 from slotproof.spec_lint import plain_code
+from slotproof.spec_lint.plain_code import nodes
 from spec import logic
 
 HERE = Path(spec.__file__).parent
@@ -164,27 +165,27 @@ def _words_of_spec(folder: Path) -> Words:
 
 def _attributes_of(tree: ast.Module) -> frozenset[str]:
     """What the module and its classes define."""
-    found = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    fields = (s for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for s in c.body)
+    found = {n.name for n in nodes(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    fields = (s for c in nodes(tree) if isinstance(c, ast.ClassDef) for s in c.body)
     for statement in (*tree.body, *fields):
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        found |= {n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)}
+        found |= {n.id for target in targets if target for n in nodes(target) if isinstance(n, ast.Name)}
     return frozenset(found)
 
 
 def _plain_functions(tree: ast.Module, border: int | None) -> frozenset[str]:
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    functions = [n for n in nodes(tree) if isinstance(n, ast.FunctionDef)]
     found = {f.name for f in functions if _finite(f) or (border is not None and f.lineno >= border)}
     for node in tree.body:  # a lambda below the border has no docstring, and a name all the same
         if border is not None and node.lineno >= border and isinstance(node, ast.Assign):
-            found |= {name for target in node.targets for n in ast.walk(target) if (name := _stored(n))}
+            found |= {name for target in node.targets for n in nodes(target) if (name := _stored(n))}
     return frozenset(found)
 
 
 def _imported_plain(tree: ast.Module, folder: Path) -> frozenset[str]:
     """The functions for plain values that a module imports from others, by name or as ``module.name``."""
     found, known = set(), _plain_in(folder)
-    for node in (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and _of_spec(n)):
+    for node in (n for n in nodes(tree) if isinstance(n, ast.ImportFrom) and _of_spec(n)):
         module = _module_of(node)
         for alias in node.names:
             name = alias.asname or alias.name
@@ -252,8 +253,8 @@ def _class(node: ast.ClassDef, file: str) -> Iterator[Complaint]:
 def _definitions(tree: ast.Module, file: str) -> Iterator[Complaint]:
     """Definitions that would change what the words of the spec mean."""
     words = {n.name for n in ast.parse(Path(logic.__file__).read_text("utf-8")).body if isinstance(n, ast.FunctionDef)}
-    fields = {s.target for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for s in c.body if hasattr(s, "target")}
-    for node in ast.walk(tree):
+    fields = {s.target for c in nodes(tree) if isinstance(c, ast.ClassDef) for s in c.body if hasattr(s, "target")}
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             if node.name.startswith("__"):
                 yield Complaint(file, node.lineno, f"`{node.name}` would change what an operation means")
@@ -282,7 +283,7 @@ def _outside_functions(tree: ast.Module, words: Words, file: str) -> Iterator[Co
     """Statements of a module that do more than to define names and to register laws, or define what can change."""
     todo: list[ast.AST] = [*tree.body]
     known, used_up = words.known | _given_outside(tree), _used_up(tree)
-    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    called = {node.func for node in nodes(tree) if isinstance(node, ast.Call)}
     while todo:
         node = todo.pop()
         if isinstance(node, Function):
@@ -294,7 +295,7 @@ def _outside_functions(tree: ast.Module, words: Words, file: str) -> Iterator[Co
             yield Complaint(file, node.lineno, "a module defines names and registers laws, and does nothing else")
         elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load) and not _sets(node):
             yield Complaint(file, node.lineno, "a module changes nothing but the state and the start of its stem")
-        elif isinstance(node, ast.Assign) and any(_names_a_stem(n, words.stems) for n in ast.walk(node.value)):
+        elif isinstance(node, ast.Assign) and any(_names_a_stem(n, words.stems) for n in nodes(node.value)):
             yield Complaint(file, node.lineno, "a second name of a stem")
         elif isinstance(node, MUTABLE) and node not in used_up:
             yield Complaint(file, node.lineno, CAN_CHANGE, changes=True)
@@ -315,7 +316,7 @@ def _top(tree: ast.Module, file: str) -> Iterator[Complaint]:
         if not isinstance(node, AT_THE_TOP):
             yield Complaint(file, node.lineno, "a module imports, defines and registers, and does nothing else")
             continue
-        inside = [n for n in ast.walk(node) if n is not node] if isinstance(node, ast.For) else []
+        inside = [n for n in nodes(node) if n is not node] if isinstance(node, ast.For) else []
         for n in inside:
             if isinstance(n, ast.stmt) and not isinstance(n, ast.Expr | ast.For):
                 yield Complaint(file, n.lineno, "a loop of a module registers laws, and does nothing else")
@@ -323,12 +324,12 @@ def _top(tree: ast.Module, file: str) -> Iterator[Complaint]:
         if isinstance(node, ast.ImportFrom):
             names = {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            names = {name for n in ast.walk(node) if (name := _stored(n))}
+            names = {name for n in nodes(node) if (name := _stored(n))}
         for name in names & given:
             yield Complaint(file, node.lineno, f"`{name}` is given twice: it would mean one thing or the other")
         given |= names
         own = isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [STEM]
-        for n in ast.walk(node):
+        for n in nodes(node):
             if (
                 isinstance(n, ast.Call)
                 and _is_name(n.func, {"Stem"})
@@ -339,9 +340,9 @@ def _top(tree: ast.Module, file: str) -> Iterator[Complaint]:
 
 def _types(tree: ast.Module, file: str) -> Iterator[Complaint]:
     """Types that do more than to name: Python and the provers may evaluate them."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         for said in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-            for part in ast.walk(said) if isinstance(said, ast.AST) else ():
+            for part in nodes(said) if isinstance(said, ast.AST) else ():
                 text = isinstance(part, ast.Constant) and isinstance(part.value, str) and not part.value.isidentifier()
                 if text or not isinstance(part, ANNOTATION):
                     yield Complaint(file, _line(part), "a type names classes, and does nothing else")
@@ -358,8 +359,8 @@ def _modules(tree: ast.Module, folder: Path, file: str) -> Iterator[Complaint]:
     """Modules of the spec that are more than the place of a name."""
     imports = (n for n in tree.body if isinstance(n, ast.ImportFrom) and _of_spec(n) and not _module_of(n))
     modules = {alias.asname or alias.name: alias.name for n in imports for alias in n.names}
-    places = {n.value: n for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    for node in ast.walk(tree):
+    places = {n.value: n for n in nodes(tree) if isinstance(n, ast.Attribute)}
+    for node in nodes(tree):
         if _is_name(node, modules.keys()) and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             place = places.get(node)
             if place is None or place.attr not in _names_in(modules[node.id], folder):
@@ -382,7 +383,7 @@ def _used_up(tree: ast.Module) -> set[ast.AST]:
     ``__all__``.
     """
     found: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Starred):
             found.add(node.value)
         elif isinstance(node, ast.Call) and _is_name(node.func, {"tuple", "frozenset"}):
@@ -455,7 +456,7 @@ def _of_plain_code(function: Function, words: Words, around: set[str], file: str
     own = _own_names(function) | around
     for line, message in plain_code.complaints(function, words.known, own, words.attributes):
         yield Complaint(file, line, message)
-    for node in ast.walk(function):
+    for node in nodes(function):
         if _names_a_stem(node, words.stems):
             yield Complaint(file, _line(node), "a function does not look at a stem")
 
@@ -468,7 +469,7 @@ def _finite(function: Function) -> bool:
 
 def _imports(tree: ast.Module, file: str, folder: Path) -> Iterator[Complaint]:
     """Imports of what is not the spec's own."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield Complaint(file, node.lineno, "`import`: the spec imports names from modules of the spec")
         elif isinstance(node, ast.ImportFrom):
@@ -518,7 +519,7 @@ def _names_of_module(tree: ast.Module, imported: bool = True) -> frozenset[str]:
     for statement in tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            found |= {name for target in targets for n in ast.walk(target) if (name := _stored(n))}
+            found |= {name for target in targets for n in nodes(target) if (name := _stored(n))}
     imports = (n for n in tree.body if isinstance(n, ast.ImportFrom) and _of_spec(n))
     brought = {alias.asname or alias.name for n in imports for alias in n.names}
     return frozenset(found | (brought if imported else brought & _handed_on(tree)))
@@ -527,7 +528,7 @@ def _names_of_module(tree: ast.Module, imported: bool = True) -> frozenset[str]:
 def _handed_on(tree: ast.Module) -> set[str]:
     """The names in ``__all__``."""
     said = (n.value for n in tree.body if isinstance(n, ast.Assign) and _is_name(n.targets[0], {"__all__"}))
-    return {str(n.value) for value in said for n in ast.walk(value) if isinstance(n, ast.Constant)}
+    return {str(n.value) for value in said for n in nodes(value) if isinstance(n, ast.Constant)}
 
 
 def _complaints(function: Function, words: Words, file: str) -> Iterator[Complaint]:
@@ -560,7 +561,7 @@ def _complaints(function: Function, words: Words, file: str) -> Iterator[Complai
 
 def _used_in_calls(function: Function) -> set[ast.AST]:
     """What is called, and what is given to a call."""
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+    calls = [n for n in nodes(function) if isinstance(n, ast.Call)]
     return {n for call in calls for n in (call.func, *call.args, *(k.value for k in call.keywords))}
 
 
@@ -572,7 +573,7 @@ def _plain(node: ast.AST, plain: Set[str]) -> str | None:
 def _own_names(function: Function) -> set[str]:
     """The names that a function and the functions in it give to something."""
     found = set()
-    for node in ast.walk(function):
+    for node in nodes(function):
         if isinstance(node, ast.arg):
             found.add(node.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -584,7 +585,7 @@ def _own_names(function: Function) -> set[str]:
 
 def _assigned_twice(function: Function, file: str) -> Iterator[Complaint]:
     """A lambda sees a name's last value when a symbolic map evaluates it, and the present one on plain values."""
-    given = {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)}
+    given = {arg.arg for arg in nodes(function.args) if isinstance(arg, ast.arg)}
     todo = [node for node in ast.iter_child_nodes(function) if node is not function.args]
     while todo:
         node = todo.pop(0)
@@ -602,7 +603,7 @@ def _stored(node: ast.AST) -> str | None:
 
 def _line(node: ast.AST) -> int:
     """The line at which a node begins; arguments begin at the first of them."""
-    begins = ast.walk(node) if isinstance(node, ast.arguments) else (node,)
+    begins = nodes(node) if isinstance(node, ast.arguments) else (node,)
     return min((int(n.lineno) for n in begins if hasattr(n, "lineno")), default=0)
 
 
@@ -671,10 +672,10 @@ def _comparison(node: ast.Compare) -> str | None:
 
 def _listings(function: Function) -> set[Function]:
     """The lambdas and nested functions that only list keys, for the evaluation on plain values."""
-    among = [a for node in ast.walk(function) if isinstance(node, ast.Call) for a in _among(node)]
+    among = [a for node in nodes(function) if isinstance(node, ast.Call) for a in _among(node)]
     names = [a for a in among if isinstance(a, ast.Name)]
     listed, elsewhere = {n.id for n in names}, _loaded(function, set(names))
-    nested = (n for n in ast.walk(function) if isinstance(n, ast.FunctionDef) and n is not function)
+    nested = (n for n in nodes(function) if isinstance(n, ast.FunctionDef) and n is not function)
     return {
         *(a for a in among if isinstance(a, ast.Lambda)),
         *(n for n in nested if n.name in listed and n.name not in elsewhere),
@@ -683,7 +684,7 @@ def _listings(function: Function) -> set[Function]:
 
 def _empty_listings(function: Function) -> set[ast.AST]:
     """The listings ``list`` and ``tuple``: they list no key."""
-    among = (a for node in ast.walk(function) if isinstance(node, ast.Call) for a in _among(node))
+    among = (a for node in nodes(function) if isinstance(node, ast.Call) for a in _among(node))
     return {a for a in among if _is_name(a, {"list", "tuple"})}
 
 
@@ -695,7 +696,7 @@ def _among(call: ast.Call) -> list[ast.expr]:
 
 def _loaded(function: Function, but: set[ast.Name]) -> set[str]:
     """The names that are used, except at the places ``but``."""
-    names = (n for n in ast.walk(function) if isinstance(n, ast.Name) and n not in but)
+    names = (n for n in nodes(function) if isinstance(n, ast.Name) and n not in but)
     return {n.id for n in names if isinstance(n.ctx, ast.Load)}
 
 

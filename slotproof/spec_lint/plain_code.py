@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Set
+from functools import lru_cache
 
 PURE = frozenset(
     {"dict", "divmod", "enumerate", "filter", "frozenset", "int", "len", "list", "map", "max", "min", "range"}
@@ -34,6 +35,12 @@ GROWS = frozenset({"append"})  # methods that change a list that the function ma
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
+@lru_cache(maxsize=2048)  # rules ask for the nodes of a module and of its functions many times
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """The node and all nodes below it."""
+    return tuple(ast.walk(tree))
+
+
 def complaints(function: Function, known: Set[str], own: Set[str], attributes: Set[str]) -> Iterator[tuple[int, str]]:
     """The line and the message for each thing that the code does beside computing.
 
@@ -41,9 +48,9 @@ def complaints(function: Function, known: Set[str], own: Set[str], attributes: S
     attributes that files of the spec define.
     """
     made = _made(function)
-    calls_on = {node.func: node for node in ast.walk(function) if isinstance(node, ast.Call)}
+    calls_on = {node.func: node for node in nodes(function) if isinstance(node, ast.Call)}
     apart = types_in(function)
-    for node in ast.walk(function):
+    for node in nodes(function):
         if node in apart:
             continue
         message = FORBIDDEN.get(type(node))
@@ -64,8 +71,8 @@ def complaints(function: Function, known: Set[str], own: Set[str], attributes: S
 
 def types_in(function: Function) -> set[ast.AST]:
     """The types of arguments, answers and names, and all their parts: nothing evaluates them."""
-    types = (getattr(node, name, None) for node in ast.walk(function) for name in ("annotation", "returns"))
-    return {part for found in types if isinstance(found, ast.AST) for part in ast.walk(found)}
+    types = (getattr(node, name, None) for node in nodes(function) for name in ("annotation", "returns"))
+    return {part for found in types if isinstance(found, ast.AST) for part in nodes(found)}
 
 
 def _attribute(node: ast.Attribute, attributes: Set[str], made: Set[str]) -> str | None:
@@ -88,13 +95,13 @@ def _made(function: Function) -> set[str]:
     """The names to which the function itself assigns a list, dictionary or set that it writes there, and no more."""
     given: dict[str, list[bool]] = {}
     targets = set()
-    for node in ast.walk(function):
+    for node in nodes(function):
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, MAKES):
             target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
             target = node.target if isinstance(node, ast.AnnAssign) else target
             if isinstance(target, ast.Name):
                 targets.add(target)
-    for node in ast.walk(function):
+    for node in nodes(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             given.setdefault(node.id, []).append(node in targets)
         elif isinstance(node, ast.arg):
