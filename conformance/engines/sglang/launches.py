@@ -6,6 +6,8 @@ quarters of the tokens of its pool: a longer one, accepted where no ``--context-
 
 from __future__ import annotations
 
+import json
+
 from conformance.stems.launches import MODEL, SESSIONS, LaunchChoice, Launches, pair
 
 PLAIN = LaunchChoice("plain")
@@ -102,6 +104,14 @@ def _policy(name: str) -> LaunchChoice:
     return LaunchChoice(name, ("--hicache-write-policy", name))
 
 
+def _storage(policy: str) -> LaunchChoice:
+    """A storage behind host memory, and how long requests wait for it."""
+    flags = ("--hicache-storage-backend", "sim", "--hicache-storage-backend-extra-config", json.dumps(STORAGE))
+    return LaunchChoice(f"storage, {policy}", (*flags, "--hicache-storage-prefetch-policy", policy))
+
+
+# The storage of a run takes no time, and even one page is fetched from it.
+STORAGE = {"prefetch_threshold": 1, "sim_op_latency_us": 0, "sim_write_gbps": 0}
 WITH_HOST = ("--enable-hierarchical-cache",)
 # Servers with host memory. A prefix of fewer than ten tokens is not loaded from it, so pools are larger than above.
 HOST_SIZES = ((1, 32), (4, 12), (2, 20), (4, 9), (1, 48))
@@ -120,6 +130,7 @@ HOSTING = Launches(
             (PLAIN, LaunchChoice("python", environment=(("UNIFIED_RADIX_TREE_CORE_BACKEND", "python"),))),
         ),
         ("rows", tuple(map(_rows, (3, 2, 4)))),
+        ("storage", (PLAIN, *map(_storage, ("wait_complete", "best_effort")))),
         ("windows move", (PLAIN, OFTEN)),
         ("overlap", (LaunchChoice("off", ("--disable-overlap-schedule",)), LaunchChoice("on"))),
         _flag(CHUNKED, "--chunked-prefill-size", "8"),

@@ -7,7 +7,7 @@ themselves, token by token, also after a law was broken.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from conformance.driver.forward import Pools, reads, write
 from conformance.driver.shadow import EMPTY, FULL, NOBODY, STATES, SWA, Shadow
@@ -47,6 +47,7 @@ class ServedMemory:
         self.requests: dict[int, RunRequest] = {}
         self.said: dict[int, list[int]] = {}
         self.copies: dict[int, HostStep] = {}
+        self.stored: dict[int, list[Any]] = {}
 
     def follow(self, event: ServerEvent) -> None:
         """Requests come and leave, and sessions end."""
@@ -135,6 +136,18 @@ class ServedMemory:
     def begun(self, step: HostStep) -> None:
         """A copy is in flight."""
         self.copies[step.copy] = step
+
+    def saved(self, step: HostStep) -> None:
+        """What slots of the host hold is kept in the storage. ``pairs``: slots, and entries of the storage."""
+        for slot, entry in step.pairs:
+            self.stored[entry] = [self.shadow.holds(on_host(step.pool), at) for at in self._places(step.pool, slot)]
+
+    def fetched(self, step: HostStep) -> None:
+        """Slots of the host hold what the storage kept."""
+        for slot, entry in step.pairs:
+            for at, found in zip(self._places(step.pool, slot), self.stored[entry], strict=True):
+                prefix, writer = (EMPTY, NOBODY) if found is None else (found.prefix, found.writer)
+                self.shadow.write(on_host(step.pool), (at,), (prefix,), writer)
 
     def ended(self, number: int) -> HostStep:
         """A copy is done: each of its targets holds what its source held. Returns the copy."""

@@ -7,6 +7,7 @@ more.
 
 from __future__ import annotations
 
+from conformance.driver.lockstep import Law
 from spec.finite import Domain
 from spec.host_tier_state import ABSENT, HostTierState, blocks_of, copies, key_of
 from spec.in_flight import NO_JOB, flies
@@ -34,25 +35,40 @@ def with_room_for_copy(st: HostTierState) -> tuple[HostTierState, int]:
     return but(st, flight=but(st.flight, jobs=Domain(1, known + MORE_COPIES))), known + 1
 
 
+def with_room_for_entry(st: HostTierState, blocks: int) -> tuple[HostTierState, int]:
+    """The state, where it must be with more blocks, and a block beyond the first ``blocks`` that no copy in flight
+    uses: an entry of a storage behind the host.
+    """
+    busy = {int(block) for (_, block), used in st.flight.uses.items() if used}
+    known = blocks_of(st).size
+    free = next((block for block in range(blocks + 1, known + 1) if block not in busy), None)
+    if free is not None:
+        return st, free
+    return but(st, flight=but(st.flight, blocks=Domain(1, known + MORE_COPIES))), known + 1
+
+
 class KeyNumbers:
     """The number of each key that a slot or a block holds, or that a copy is of.
 
-    A key is named by its pool and by the number that its prefix has in shadow memory.
+    A key is named by its pool and by the number that its prefix has in shadow memory. A fetch from a storage has keys
+    of its own beside these, which tell what the key of the text tells.
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[str, int], int] = {}
-        self._keys: dict[int, tuple[str, int]] = {}  # by number
+        self._numbers: dict[tuple[str | int, ...], int] = {}
+        self._keys: dict[int, tuple[str | int, ...]] = {}  # by number
 
-    def number(self, pool: str, prefix: int, st: HostTierState) -> int | None:
-        """The number of the key whose text is this prefix; ``None`` where all numbers are in use. ``st``: the law's
-        state now.
+    def number(self, key: tuple[str | int, ...], law: Law, told: int | None = None) -> int:
+        """The number of the key. ``told``: the key whose text it tells, itself by default. The law's state gets more
+        numbers where all are in use.
         """
-        key = (pool, prefix)
         if key not in self._numbers:
-            number = self._unused(st)
+            number = self._unused(law.state)
             if number is None:
-                return None
+                law.state = with_more_keys(law.state)
+                number = self._unused(law.state)
+                assert number is not None, "there are more numbers now"
+            law.state = but(law.state, tells=law.state.tells.put((number, 0), number if told is None else told))
             self._numbers[key], self._keys[number] = number, key
         return self._numbers[key]
 
@@ -66,8 +82,9 @@ class KeyNumbers:
 
 
 def _used(st: HostTierState) -> set[int]:
-    """The keys of which something is, or is in flight."""
+    """The keys of which something is, or is in flight, and those whose text they tell."""
     used = {int(st.block_text(block)) for block in blocks_of(st).items()}
     used |= {int(st.text(slot, part)) for slot in st.slots.items() for part in st.parts.items()}
-    used |= {int(key_of(st, job)) for job in copies(st).items() if flies(st.flight, job)}
-    return used | {int(key) for key in st.every_key.items() if st.phase(key) != ABSENT}
+    there = {int(key_of(st, job)) for job in copies(st).items() if flies(st.flight, job)}
+    there |= {int(key) for key in st.every_key.items() if st.phase(key) != ABSENT}
+    return used | there | {int(st.tells(key, 0)) for key in there}

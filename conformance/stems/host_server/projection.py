@@ -28,7 +28,7 @@ def pool_problems(st: HostTierState, base: int, name: str, seen: HostPoolSnapsho
         taken = st.key(base + slot) != NO_KEY
         if taken and slot in listed:
             found.append(f"slot {slot} is free, and a key has it")
-        if not taken and slot not in listed:
+        if not taken and slot not in listed and slot not in seen.taken:
             found.append(f"slot {slot} is neither free nor of a key")
         if seen.used is not None and (slot in marked) == (slot in listed):
             found.append(f"slot {slot} is {'' if slot in listed else 'not '}free, and the pool's mark says otherwise")

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.stems.server.protocol import ServerEngine, ServerPass
+
+StorageThread = Literal["queries", "fetches", "agrees", "saves"]  # between host memory and a storage behind it
+StorageOutcome = Literal["well", "partly", "fails", "raises"]  # what becomes of one call of the storage
 
 Pair = tuple[int, int]  # a slot of the host and a block of the device, each a page from 1 on; block 0: no whole block
 POOLS = (FULL, SWA, STATES)  # the names of pools, on the device and on the host; a host may have the first alone
@@ -39,6 +42,7 @@ class HostStep(NamedTuple):
     ack: int = 0
     copy: int = 0
     fenced: bool = True
+    request: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class HostPoolSnapshot:
     free: Sequence[int]
     used: Sequence[int] | None
     available: int
+    taken: Sequence[int] = ()
 
 
 class HostServerEngine(ServerEngine, Protocol):
@@ -63,6 +68,7 @@ class HostServerEngine(ServerEngine, Protocol):
 
     host_slots: Mapping[str, int]
     host_pages: Mapping[str, int]
+    storage_threads: Sequence[StorageThread]
 
     def host_steps(self) -> Sequence[HostStep]:
         """What the server did with its host memory since this was asked last. Asked before each event is explained, and
@@ -72,6 +78,11 @@ class HostServerEngine(ServerEngine, Protocol):
     def end_copies(self, stores: bool, count: int) -> None:
         """So many copies of one direction are done, in the order in which they were begun; fewer where fewer are in
         flight. ``stores``: those from the device to the host.
+        """
+
+    def storage_goes_on(self, thread: StorageThread, outcome: StorageOutcome) -> None:
+        """One of ``storage_threads`` runs to its next stop: where it has nothing to do, or before a call of the
+        storage. ``outcome``: what becomes of the call before which it stands now.
         """
 
     def prefix_slots(self, one: ServerPass) -> Sequence[int]:

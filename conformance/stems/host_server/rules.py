@@ -11,6 +11,7 @@ from hypothesis.stateful import precondition, rule
 
 from conformance.driver.shadow import STATES
 from conformance.stems.host_server.exclusions import HostServerExclusion as Exclusion
+from conformance.stems.host_server.protocol import StorageOutcome
 from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.launches import Launches
 from conformance.stems.machine import started
@@ -21,6 +22,7 @@ from conformance.stems.server.machine import ServedMachine, moves
 WIDER = 2  # prompts are so many times longer than in the room ``server``
 FORKS = (0, 16, 8, 24, 16, 12, 24)  # where texts part; a text comes again more often than there
 FEW = 12  # turns with copies that end, where they are told one by one
+MOSTLY_WELL: tuple[StorageOutcome, ...] = ("well", "well", "well", "partly", "fails", "raises")
 TURNS = 100  # so many turns, and a server without new requests has done what it can
 
 
@@ -65,10 +67,43 @@ class HostServerMachine(ServedMachine):
             self.all_copies_end()
             self.turns(1)
 
+    @rule(going=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(MOSTLY_WELL)), min_size=1, max_size=8))
+    @precondition(started)
+    def storage_goes_on(self, going: list[tuple[int, StorageOutcome]]) -> None:
+        """Threads between host memory and a storage go on, where the server has a storage."""
+        assert self.run is not None
+        threads = self.run.engine.storage_threads
+        for number, outcome in going if threads else ():
+            self.do("storage_goes_on", thread=threads[number], outcome=outcome)
+
+    @rule(sent=moves, turns=st.integers(1, 4), outcome=st.sampled_from(MOSTLY_WELL))
+    @precondition(started)
+    def serves_with_storage(self, sent: list[Drawn], turns: int, outcome: StorageOutcome) -> None:
+        """Clients send some messages, and in each turn of the server its copies are done, and its threads go on twice:
+        to a call of the storage, and beyond it.
+        """
+        assert self.run is not None
+        if not self.run.engine.storage_threads:
+            return
+        for drawn in sent:
+            self.client.send(self.run, self.widened(drawn))
+        for _ in range(turns):
+            self.all_copies_end()
+            for thread in self.run.engine.storage_threads:
+                self.do("storage_goes_on", thread=thread, outcome="well")
+                self.do("storage_goes_on", thread=thread, outcome=outcome)
+            self.turns(1)
+
     def all_copies_end(self) -> None:
         """Every copy that is in flight is done."""
         for stores in (True, False):
             self.do("copies_end", stores=stores, count=EVERY)
+
+    def all_threads_go_on(self) -> None:
+        """Each thread of a storage does what it has to do, for a while."""
+        assert self.run is not None
+        for thread in self.run.engine.storage_threads * FEW:
+            self.do("storage_goes_on", thread=thread, outcome="well")
 
     def teardown(self) -> None:
         """Ends everything, unless the run has failed before."""
@@ -85,8 +120,9 @@ class HostServerMachine(ServedMachine):
             self.do("abort", request=request)
         for session in sorted(run.sessions):
             self.do("close", session=session)
-        for _ in range(2):
+        for _ in range(2 if not run.engine.storage_threads else FEW):
             self.all_copies_end()
-            self.do("turn", times=TURNS)
+            self.all_threads_go_on()
+            self.do("turn", times=TURNS if not run.engine.storage_threads else FEW)
         if not (run.here or run.coming or run.memory.copies):
             self.do("rest")

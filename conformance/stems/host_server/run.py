@@ -18,9 +18,16 @@ from conformance.driver.operations import operation, operations_of
 from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.stems.host_server.contents import ServedMemory, launched
-from conformance.stems.host_server.keys import MORE_COPIES, MORE_KEYS, KeyNumbers, with_more_keys, with_room_for_copy
+from conformance.stems.host_server.keys import MORE_COPIES, MORE_KEYS, KeyNumbers, with_room_for_copy
 from conformance.stems.host_server.projection import pool_problems, project_pools
-from conformance.stems.host_server.protocol import HostPoolSnapshot, HostServerEngine, HostStep
+from conformance.stems.host_server.protocol import (
+    HostPoolSnapshot,
+    HostServerEngine,
+    HostStep,
+    StorageOutcome,
+    StorageThread,
+)
+from conformance.stems.host_server.storing import OnTheWay
 from conformance.stems.server.protocol import POLL, ServerEvent, ServerPass
 from conformance.stems.server.run import AGREES, AGREES_SENTENCE
 from conformance.stems.server.served import GOES_ON, GOES_ON_SENTENCE, ServedClients
@@ -57,6 +64,7 @@ class HostServerRun(ServedClients):
         self.memory = ServedMemory(engine.host_pages, lambda request: self.forks[request])
         self.shadow = self.memory.shadow
         self.keys = KeyNumbers()
+        self.storage = OnTheWay(self.law, self.keys, blocks)
         self.steps: deque[HostStep] = deque()  # what the server did with its host memory, and is not explained yet
         self.jobs: dict[tuple[int, int, int], int] = {}  # by copy, slot and block, the law's number of the copy
         self.acks: dict[tuple[str, int], list[int]] = {}  # the slots that an acknowledgement will be of
@@ -76,6 +84,19 @@ class HostServerRun(ServedClients):
         self._follow_host()
 
     @operation
+    def storage_goes_on(self, thread: StorageThread, outcome: StorageOutcome = "well") -> Calls:
+        """A thread of the server between host memory and storage goes on: to where it has nothing to do, or to its next
+        call of the storage. ``outcome``: what becomes of the call before which it stands now.
+        """
+        if thread not in self.engine.storage_threads:
+            raise Misuse(f"the server has no thread {thread!r}: expected one of {list(self.engine.storage_threads)}")
+        yield from self._goes_on(thread, outcome)
+
+    def _goes_on(self, thread: StorageThread, outcome: StorageOutcome) -> Calls:
+        yield EngineCall("storage_goes_on", partial(self.engine.storage_goes_on, thread, outcome))
+        self._follow_host()
+
+    @operation
     def rest(self) -> Calls:
         """The server has no requests, and no copy is in flight. It makes turns until it has heard of the end of each
         copy; then every slot of the host can be evicted.
@@ -83,6 +104,8 @@ class HostServerRun(ServedClients):
         if self.here or self.coming or self.memory.copies:
             raise Misuse("the server has requests, or a copy is in flight")
         for _ in range(HEARS_WITHIN):
+            for thread in self.engine.storage_threads:
+                yield from self._goes_on(thread, "well")
             yield from self._turn()
             if self.settled or self.memory.copies:
                 break
@@ -137,17 +160,12 @@ class HostServerRun(ServedClients):
 
     def _key(self, pool: str, prefix: int) -> int:
         """The number of a key."""
-        number = self.keys.number(pool, prefix, self.state)
-        if number is None:
-            self.law.state = with_more_keys(self.state)
-            number = self.keys.number(pool, prefix, self.state)
-            assert number is not None, "there are more numbers now"
-        return number
+        return self.keys.number((pool, prefix), self.law)
 
     @property
     def settled(self) -> bool:
         """The server has heard of the end of each copy."""
-        return not self.memory.copies and not self.acks
+        return not self.memory.copies and not self.acks and self.storage.nothing
 
     def text_of(self, session: int) -> list[int]:
         """See ``ServedClients``."""
@@ -214,6 +232,41 @@ class HostServerRun(ServedClients):
     def _cleared(self, _: HostStep) -> None:
         self.law.engine_step("reset")
         self.acks.clear()
+        self.storage.forget()
+
+    # The storage behind host memory.
+
+    def _slots(self, step: HostStep) -> list[int]:
+        """The slots of a step, as the law's numbers."""
+        return [self.bases[step.pool][0] + slot for slot, _ in step.pairs]
+
+    def _staged(self, step: HostStep) -> None:
+        text, size = self.memory.requests[step.request].text, self.memory.pages[FULL]
+        prefixes = self.shadow.texts.prefixes(text)
+        ends = [prefixes[(page + 1) * size - 1] for _, page in step.pairs]
+        self.storage.staged(step.copy, [(step.pool, *page) for page in zip(self._slots(step), ends, strict=True)])
+
+    def _fetched(self, step: HostStep) -> None:
+        self.memory.fetched(step)
+        self.storage.fetched(step.copy, self._slots(step))
+
+    def _fetch_ended(self, step: HostStep) -> None:
+        self.storage.fetch_ended(step.copy)
+
+    def _inserted(self, step: HostStep) -> None:
+        self.storage.inserted(self._slots(step))
+
+    def _saves(self, step: HostStep) -> None:
+        self.storage.saves(step.copy, self._slots(step))
+
+    def _saved(self, step: HostStep) -> None:
+        self.memory.saved(step)
+
+    def _save_ended(self, step: HostStep) -> None:
+        self.storage.save_ended(step.copy)
+
+    def _let_go(self, step: HostStep) -> None:
+        self.storage.let_go(step.copy)
 
     def _begins(self, step: HostStep) -> None:
         """A copy is in flight."""

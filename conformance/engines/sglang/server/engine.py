@@ -28,6 +28,8 @@ from conformance.engines.sglang.server.reading import ServerReader
 from conformance.engines.sglang.server.runner import runner_class
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
+from conformance.engines.sglang.server.storage_memory import StorageWatch
+from conformance.engines.sglang.server.storing import THREADS
 from conformance.engines.sglang.server.watching import (
     LOADED_BACK,
     RESULTED,
@@ -37,7 +39,7 @@ from conformance.engines.sglang.server.watching import (
     watch_functions,
 )
 from conformance.stems.cache.protocol import CacheSnapshot
-from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep
+from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep, StorageOutcome, StorageThread
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import ADMITTED, POLL, Pause, ServedRequest, ServerEvent, ServerPass
 
@@ -144,6 +146,7 @@ class SGLangServer:
         self.host = HostWatch(self.release, self.scheduler, servers.device) if with_host else None
         self.host_slots = {} if self.host is None else self.host.slots
         self.host_pages = {} if self.host is None else self.host.pages
+        self.storage_threads = () if self.host is None or self.host.storage is None else tuple(THREADS)
         self._reader = ServerReader(self.release, self.scheduler, self)
         if self._reader.stateful or self.host is not None:
             self._watch.watch_results(self.scheduler)
@@ -379,6 +382,11 @@ class SGLangServer:
         """The copies of one stream are done."""
         self._host.end(stores, count)
 
+    def storage_goes_on(self, thread: StorageThread, outcome: StorageOutcome) -> None:
+        """A thread of the controller."""
+        with self._servers.launcher.within(self._context):
+            self._storage.go_on(thread, outcome)
+
     def prefix_slots(self, one: ServerPass) -> list[int]:
         """The row of the request."""
         found: list[int] = self.scheduler.req_to_token_pool.req_to_token[one.row, : one.start].tolist()
@@ -409,6 +417,11 @@ class SGLangServer:
     def host_snapshot(self) -> dict[str, HostPoolSnapshot]:
         """The host pools."""
         return self._host.read()
+
+    @property
+    def _storage(self) -> StorageWatch:
+        assert self._host.storage is not None
+        return self._host.storage
 
     @property
     def _host(self) -> HostWatch:

@@ -17,6 +17,7 @@ from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import marks_of, orders_loads, recurrent_layers
 from conformance.engines.sglang.server.copying import CopyDevice, CopyStream
+from conformance.engines.sglang.server.storage_memory import StorageWatch
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep, Pair
 
 STORES, LOADS = "device_to_host_stream", "host_to_device_stream"
@@ -46,6 +47,8 @@ class HostWatch:
         self._barriers: Any = None
         self.steps: list[HostStep] = []
         self._watch()
+        stores = getattr(self._controller, "enable_storage", False)
+        self.storage = StorageWatch(scheduler, NAMES, self._slots, self._note_storage) if stores else None
 
     def take(self) -> list[HostStep]:
         """What the server has done since this was called last."""
@@ -70,18 +73,24 @@ class HostWatch:
 
     def read(self) -> dict[str, HostPoolSnapshot]:
         """The free list of each pool, and what it counts."""
-        return {name: self._read(entry.host_pool) for name, entry in self._entries.items()}
+        return {name: self._read(name, entry.host_pool) for name, entry in self._entries.items()}
 
-    def _read(self, pool: Any) -> HostPoolSnapshot:
+    def _read(self, name: str, pool: Any) -> HostPoolSnapshot:
         size, listed = int(pool.page_size), (pool.free_slots, *pool.release_slots)
         free = [slot for part in listed for slot in slots_of(part.tolist(), size)]
         marks = marks_of(pool)
         used = None if marks is None else slots_of(marks.nonzero().flatten().tolist(), size)
-        return HostPoolSnapshot(int(pool.page_num), free, used, int(pool.available_size()) // size)
+        return HostPoolSnapshot(int(pool.page_num), free, used, int(pool.available_size()) // size, self._not_yet(name))
+
+    def _not_yet(self, name: str) -> list[int]:
+        """The slots that were taken for pages of a storage, for no operation yet: they wait to be given back."""
+        return [] if self.storage is None else sorted(slot for pool, slot in self._taken if pool == name)
 
     def kept(self) -> int:
         """How many slots stay in use when all that can be evicted is evicted."""
         self._release.evict(self._tree, EVERYTHING, EVERYTHING, EVERYTHING)
+        if self.storage is not None:  # what was evicted to the host is saved, which holds it there for a while
+            self.storage.saves_everything()
         for component in self._tree.tree_components:
             self._tree.evict_host(EVERYTHING, component)
         return sum(seen.slots - len(seen.free) for seen in self.read().values())
@@ -191,6 +200,16 @@ class HostWatch:
             return answer
 
         return call
+
+    # The storage behind host memory.
+
+    def _slots(self, name: str, places: Tensor) -> list[int]:
+        return slots_of(places.tolist(), self.pages[name])
+
+    def _note_storage(self, step: HostStep) -> None:
+        if step.kind == "staged":
+            self._taken -= {(step.pool, slot) for slot, _ in step.pairs}
+        self.steps.append(step)
 
     # Copies.
 

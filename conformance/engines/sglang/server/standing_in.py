@@ -8,6 +8,7 @@ the error names it.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.drafting import Drafts, worker_class
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
+from conformance.engines.sglang.server.storing import PageHashes, StorageQueue, threading_of
 
 IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_runner", "server_args")
 ALONE = "fake"  # the backend of torch for groups that talk to nobody
@@ -47,6 +49,8 @@ DRAFTING = (
     ("speculative.standalone_worker_v2", "StandaloneWorkerV2"),
 )
 CONTROLLER, HOST_POOLS = "managers.cache_controller", "mem_cache.pool_host.common"
+SIM_STORAGE = "mem_cache.storage.sim_storage"  # a storage behind host memory that keeps keys alone
+HASHES = "mem_cache.cpp_utils.native_hash"
 BOOTSTRAP = "distributed.bootstrap"  # it makes the parallel groups
 RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers.scheduler_components.ipc_channels"
 
@@ -380,6 +384,30 @@ ROWS: tuple[StandInRow, ...] = (
             Releases(COPIES),
         )
         for module in (COPIES, CONTROLLER)
+    ),
+    StandInRow(
+        CONTROLLER,
+        "threading",
+        lambda _: threading_of(threading),
+        "a run must be the same each time",
+        "a thread goes on when the run says so, and stops at its queue and before each call of the storage",
+        Releases(SIM_STORAGE),
+    ),
+    StandInRow(
+        CONTROLLER,
+        "Queue",
+        lambda _: StorageQueue,
+        "a run must be the same each time",
+        "nobody waits for time to pass",
+        Releases(SIM_STORAGE),
+    ),
+    StandInRow(
+        HASHES,
+        "_load_native_hash_module",
+        lambda _: PageHashes,
+        "it compiles C++ when it is called first",
+        "the hashes are those of the release",
+        Releases(HASHES),
     ),
     StandInRow(
         HOST_POOLS, "_cuda_host_register", _none, NO_PINNING, "host memory is ordinary memory", Releases(COPIES)

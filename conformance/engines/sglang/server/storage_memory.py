@@ -1,0 +1,186 @@
+"""What a server of SGLang does with the storage behind its host memory (``--hicache-storage-backend``), noted in order.
+
+The release's controller, its threads' functions, its tree and its storage ``sim`` run unchanged; ``storing`` lets the
+threads go on. The storage ``sim`` keeps the keys of pages and not what they hold: that is followed in shadow memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial, wraps
+from itertools import compress
+from typing import Any
+
+from torch import Tensor
+
+from conformance.driver.shadow import FULL
+from conformance.engines.sglang.server.storing import THREADS, OrderedStorage, StoppingThread
+from conformance.stems.host_server.protocol import HostStep, StorageOutcome, StorageThread
+
+SlotsOf = Callable[[str, Tensor], list[int]]  # the slots of a pool, as places of it are given
+Note = Callable[[HostStep], None]
+
+
+class StorageWatch:
+    """Notes what one server does with its storage. ``names``: of the pools, by those of the release. ``slots_of``: the
+    slots of places of a pool. ``note`` is called with each step.
+    """
+
+    def __init__(self, scheduler: Any, names: Mapping[str, str], slots_of: SlotsOf, note: Note) -> None:
+        self._tree, self._controller = scheduler.tree_cache, scheduler.tree_cache.cache_controller
+        self._names, self._slots_of, self._note = names, slots_of, note
+        self._page = int(self._controller.page_size)
+        self._numbers: dict[int, int] = {}  # of operations of the release, by its own number
+        self._entries: dict[tuple[str, str], int] = {}  # of what is stored, by pool and key
+        self._operation: Any = None  # which the thread that fetches or saves is at
+        self._saving: list[tuple[str, dict[str, int]]] = []  # the slots of keys that a call stores, by pool
+        self._controller.storage_host_pool.pin_memory = False  # pages on the way are in ordinary memory
+        OrderedStorage(self._controller.storage_backend, self._saved)
+        self._watch()
+
+    def go_on(self, thread: StorageThread, outcome: StorageOutcome) -> None:
+        """One of ``THREADS`` runs to its next stop."""
+        found: StoppingThread = getattr(self._controller, THREADS[thread])
+        found.go_on(outcome)
+
+    def saves_everything(self) -> None:
+        """What is to be saved is saved, and the scheduler hears of it."""
+        while not self._controller.backup_queue.empty():
+            self.go_on("saves", "well")
+        self.go_on("saves", "well")
+        self._tree.check_hicache_events()
+
+    def _watch(self) -> None:
+        controller, tree = self._controller, self._tree
+        _put(controller.prefetch_buffer, "put", self._staged)
+        _put(controller, "_page_transfer", self._fetches)
+        _put(controller, "page_get_func", self._fetched)
+        _put(controller.storage_backend, "batch_get_v2", self._fetched_beside)
+        _put(controller, "write_storage", self._saves)
+        _put(controller, "page_set_func", self._sets)
+        _put(controller.storage_backend, "batch_set_v2", self._sets_beside)
+        _put(controller, "_page_backup", self._backs_up)
+        _put(tree.tree_core, "insert_host", self._inserted)
+        _put(tree, "_drain_storage_control_queues_impl", self._drained)
+        _put(tree, "_finish_write_through_ack", self._published)
+
+    # From the storage to the host.
+
+    def _staged(self, real: Callable[..., Any], operation: Any) -> None:
+        """Slots are taken for what the storage has of a request's text. From now on a thread writes into them."""
+        if operation is not None:
+            first = int(operation.storage_start) // self._page
+            last = first + len(operation.hash_value)
+            self._step("staged", FULL, operation, enumerated(self._slots(FULL, operation.host_indices), first))
+            for name, transfer in self._beside(operation.pool_transfers):
+                slots = self._slots(name, transfer.host_indices)
+                self._step("staged", name, operation, enumerated(slots, last - len(slots)))
+        real(operation)
+
+    def _fetches(self, real: Callable[..., Any], operation: Any) -> Any:
+        self._operation = operation
+        try:
+            return real(operation)
+        finally:
+            self._operation = None
+            self._step("fetch_ended", FULL, operation)
+
+    def _fetched(self, real: Callable[..., Any], operation: Any, keys: list[str], places: Tensor, *more: Any) -> Any:
+        count = real(operation, keys, places, *more)
+        self._step("fetched", FULL, operation, self._stored(FULL, self._slots(FULL, places)[:count], keys))
+        return count
+
+    def _fetched_beside(self, real: Callable[..., Any], transfers: list[Any], **more: Any) -> Any:
+        found = real(transfers, **more)
+        for name, transfer in self._beside(transfers):
+            slots, well = self._slots(name, transfer.host_indices), found.get(transfer.name, ())
+            pairs = self._stored(name, slots, transfer.keys)
+            self._step("fetched", name, self._operation, list(compress(pairs, well)))
+        return found
+
+    def _inserted(self, real: Callable[..., Any], anchor: Any, key: Any, places: Tensor, keys: list[str]) -> Any:
+        """The tree takes slots for pages that it did not have."""
+        found = real(anchor, key, places, keys)
+        if not found.host_insert_dropped:
+            slots = self._slots(FULL, places[int(found.prefix_len) :])
+            self._note(HostStep("inserted", FULL, tuple((slot, 0) for slot in slots)))
+        return found
+
+    # From the host to the storage.
+
+    def _saves(self, real: Callable[..., Any], places: Tensor, *args: Any, **given: Any) -> Any:
+        """Slots are to be saved: a thread reads them from now on."""
+        number = real(places, *args, **given)
+        self._numbers[number] = copy = len(self._numbers) + 1
+        for name, found in [(FULL, places), *((n, t.host_indices) for n, t in self._beside(given.get("extra_pools")))]:
+            self._note(HostStep("saves", name, tuple((slot, 0) for slot in self._slots(name, found)), copy=copy))
+        return number
+
+    def _sets(self, real: Callable[..., Any], keys: list[str], places: Tensor, *more: Any) -> Any:
+        self._saving = [(FULL, dict(zip(keys, self._slots(FULL, places), strict=True)))]
+        return real(keys, places, *more)
+
+    def _sets_beside(self, real: Callable[..., Any], transfers: list[Any], **more: Any) -> Any:
+        found = self._beside(transfers)
+        self._saving = [(n, dict(zip(t.keys, self._slots(n, t.host_indices), strict=True))) for n, t in found]
+        return real(transfers, **more)
+
+    def _saved(self, pool: str, keys: list[str]) -> None:
+        """A call of the storage has stored these keys: what the slots hold now is kept there."""
+        for name, slots in self._saving:
+            if self._names.get(pool) == name:
+                pairs = self._stored(name, [slots[key] for key in keys], keys)
+                self._step("saved", name, self._operation, pairs)
+
+    def _backs_up(self, real: Callable[..., Any], operation: Any) -> Any:
+        self._operation = operation
+        try:
+            return real(operation)
+        finally:
+            self._operation = None
+            self._step("save_ended", FULL, operation)
+
+    def _drained(self, real: Callable[..., Any], *args: Any, **given: Any) -> Any:
+        """The scheduler hears of what the threads have done, and gives up its holds on slots that were saved."""
+        before = list(self._tree.ongoing_backup)
+        found = real(*args, **given)
+        for number in [one for one in before if one not in self._tree.ongoing_backup]:
+            self._note(HostStep("let_go", copy=self._numbers[number]))
+        return found
+
+    def _published(self, real: Callable[..., Any], ack: int) -> Any:
+        """The scheduler has heard of the end of a copy to the host, and has it saved."""
+        self._note(HostStep("published", ack=ack))
+        return real(ack)
+
+    # What steps are of.
+
+    def _beside(self, transfers: Iterable[Any] | None) -> Iterator[tuple[str, Any]]:
+        """The transfers of pools that have places of their own."""
+        for one in transfers or ():
+            name = self._names.get(str(one.name.value))
+            if name is not None and one.indices_from_pool is None and one.host_indices is not None:
+                yield name, one
+
+    def _slots(self, name: str, places: Tensor) -> list[int]:
+        return self._slots_of(name, places)
+
+    def _stored(self, name: str, slots: list[int], keys: Iterable[str]) -> list[tuple[int, int]]:
+        """Slots with the numbers of the entries of the storage that these keys name."""
+        entries = (self._entries.setdefault((name, key), len(self._entries) + 1) for key in keys)
+        return list(zip(slots, entries, strict=False))  # of fewer slots, where fewer pages have come
+
+    def _step(self, kind: str, pool: str, operation: Any, pairs: Iterable[tuple[int, int]] = ()) -> None:
+        copy = self._numbers.setdefault(int(operation.id), len(self._numbers) + 1)
+        request = int(getattr(operation, "request_id", 0))
+        self._note(HostStep(kind, pool, tuple(pairs), copy=copy, request=request))
+
+
+def enumerated(slots: list[int], first: int) -> list[tuple[int, int]]:
+    """Each slot with the number of its page in a text."""
+    return [(slot, first + at) for at, slot in enumerate(slots)]
+
+
+def _put(thing: Any, name: str, call: Callable[..., Any]) -> None:
+    real = getattr(thing, name)
+    setattr(thing, name, wraps(real)(partial(call, real)) if hasattr(real, "__name__") else partial(call, real))
