@@ -16,6 +16,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -159,30 +160,31 @@ def in_python(launches: Launches) -> Launches:
     return launches._replace(options=tuple(options))
 
 
-def broken(make: Any, exclude: Any, seed: int) -> str | None:
+def broken(make: Any, exclude: Any, seed: int, launches: Launches) -> str | None:
     """The law that drawn runs find broken."""
     sink = Sink()
-    kinds = KINDS._replace(hosting=in_python(KINDS.hosting))
+    kinds = KINDS._replace(hosting=launches)
     with suppress(Finding):
         draw("host_server", make, sink, Search(examples=EXAMPLES, seed=seed, exclude=exclude, kinds=kinds))
     return None if sink.failure is None else sink.failure[0].law
 
 
-def main(release: str, names: list[str]) -> None:
-    """Prints what is found of each edit with each seed."""
+def report(release: str, edits: Mapping[str, Edit], launches: Launches) -> None:
+    """Prints what is found of each edit with each seed. ``launches``: the servers that are drawn."""
     logging.disable()
     make = registry.load("sglang", release=release).makers["host_server"]
     exclude = excluded("host_server", listed_of({"engine": "sglang", "listed": release}))
     found: dict[str, dict[int, tuple[str | None, float]]] = {}
-    for name in names or ALL:
-        with made(ALL[name]):
+    for name, edit in edits.items():
+        with made(edit):
             for seed in SEEDS:
                 begun = time.monotonic()
-                law = broken(make, exclude, seed)
+                law = broken(make, exclude, seed, launches)
                 found.setdefault(name, {})[seed] = (law, round(time.monotonic() - begun, 1))
         print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    the_release, *names = sys.argv[1:]
+    report(the_release, {name: ALL[name] for name in names or ALL}, in_python(KINDS.hosting))

@@ -15,7 +15,7 @@ CLAIMS: dict[str, Claim] = {
     "load": taken_by("turn"),
     "end": taken_by("copies_end", "turn"),
     "publish": taken_by("turn"),
-    "discard": own_way("A server may never give up a slot whose copy has not ended, since it waits for the copy."),
+    "discard": own_way("Without a storage behind its host memory a server gives up no slot: it waits for each copy."),
     "promise": taken_by("turn"),
     "withdraw": taken_by("turn"),
     "evict": taken_by("turn"),

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from conformance.driver.lockstep import LockStep
-from conformance.stems.host_server.rules import TURNS, HostServerMachine
+from conformance.stems.host_server.rules import FEW, MOSTLY_WELL, TURNS, HostServerMachine
 from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.server import crowd
 from conformance.stems.server.client import Client
@@ -27,6 +27,9 @@ def drive(lock: LockStep, rng: random.Random, exclude: Collection[StrEnum]) -> N
             client.send(run, HostServerMachine.widened(drawn))
         if rng.random() < 0.7:
             _copies_end(lock, rng.choice((1, 2, EVERY)))
+        for thread in run.engine.storage_threads:
+            for _ in range(rng.choice((0, 1, 2, 2, 4))):
+                lock.do("storage_goes_on", thread=thread, outcome=rng.choice(MOSTLY_WELL))
         lock.do("turn", times=rng.choice((1, 1, 2)))
 
 
@@ -39,6 +42,8 @@ def finish(lock: LockStep) -> tuple[int, int]:
     crowd.wake(lock.do, run)
     for _ in range(TURNS):
         _copies_end(lock, EVERY)
+        for thread in run.engine.storage_threads * FEW:
+            lock.do("storage_goes_on", thread=thread, outcome="well")
         lock.do("turn", times=4)
         if not (run.here or run.coming):
             break

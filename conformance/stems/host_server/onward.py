@@ -29,6 +29,7 @@ class OnwardHostServer:
             "again": self.again,
             "stranger": self.stranger,
             "copies": self.copies,
+            "storage": self.storage,
         }
 
     def turn(self) -> Move:
@@ -41,6 +42,15 @@ class OnwardHostServer:
             send(self.run, partial(self.engine.end_copies, stores, EVERY))
             self._follow_copies()
         yield "every copy is done", None
+
+    def storage(self) -> Move:
+        """Each thread between host memory and a storage goes on, to its next call of the storage and beyond it."""
+        for thread in self.engine.storage_threads:
+            for _ in range(2):
+                send(self.run, partial(self.engine.storage_goes_on, thread, "well"))
+                self._follow_copies()
+        if self.engine.storage_threads:
+            yield "the threads of the storage go on", None
 
     def again(self) -> Move:
         """A client sends a text that was there before, and the server makes some turns."""
@@ -85,3 +95,7 @@ class OnwardHostServer:
                 self.memory.copied(step)
             elif step.kind == "ended" and step.copy in self.memory.copies:
                 self.memory.ended(step.copy)
+            elif step.kind == "saved":
+                self.memory.saved(step)
+            elif step.kind == "fetched":
+                self.memory.fetched(step)

@@ -48,7 +48,7 @@ class HostWatch:
         self.steps: list[HostStep] = []
         self._watch()
         stores = getattr(self._controller, "enable_storage", False)
-        self.storage = StorageWatch(scheduler, NAMES, self._slots, self._note_storage) if stores else None
+        self.storage = StorageWatch(scheduler, NAMES, self._slots, self._free, self._note_storage) if stores else None
 
     def take(self) -> list[HostStep]:
         """What the server has done since this was called last."""
@@ -205,6 +205,9 @@ class HostWatch:
 
     def _slots(self, name: str, places: Tensor) -> list[int]:
         return slots_of(places.tolist(), self.pages[name])
+
+    def _free(self, name: str) -> set[int]:
+        return set(self._read(name, self._entries[name].host_pool).free)
 
     def _note_storage(self, step: HostStep) -> None:
         if step.kind == "staged":

@@ -23,15 +23,18 @@ Note = Callable[[HostStep], None]
 
 class StorageWatch:
     """Notes what one server does with its storage. ``names``: of the pools, by those of the release. ``slots_of``: the
-    slots of places of a pool. ``note`` is called with each step.
+    slots of places of a pool. ``free``: the free slots of a pool. ``note`` is called with each step.
     """
 
-    def __init__(self, scheduler: Any, names: Mapping[str, str], slots_of: SlotsOf, note: Note) -> None:
+    def __init__(
+        self, scheduler: Any, names: Mapping[str, str], slots_of: SlotsOf, free: Callable[[str], set[int]], note: Note
+    ) -> None:
         self._tree, self._controller = scheduler.tree_cache, scheduler.tree_cache.cache_controller
-        self._names, self._slots_of, self._note = names, slots_of, note
+        self._names, self._slots_of, self._free, self._note = names, slots_of, free, note
         self._page = int(self._controller.page_size)
         self._numbers: dict[int, int] = {}  # of operations of the release, by its own number
         self._entries: dict[tuple[str, str], int] = {}  # of what is stored, by pool and key
+        self._inserts = False  # the tree has taken what was fetched last
         self._operation: Any = None  # which the thread that fetches or saves is at
         self._saving: list[tuple[str, dict[str, int]]] = []  # the slots of keys that a call stores, by pool
         self._controller.storage_host_pool.pin_memory = False  # pages on the way are in ordinary memory
@@ -45,9 +48,8 @@ class StorageWatch:
 
     def saves_everything(self) -> None:
         """What is to be saved is saved, and the scheduler hears of it."""
-        while not self._controller.backup_queue.empty():
+        while self._controller.backup_thread.calls or not self._controller.backup_queue.empty():
             self.go_on("saves", "well")
-        self.go_on("saves", "well")
         self._tree.check_hicache_events()
 
     def _watch(self) -> None:
@@ -61,6 +63,7 @@ class StorageWatch:
         _put(controller.storage_backend, "batch_set_v2", self._sets_beside)
         _put(controller, "_page_backup", self._backs_up)
         _put(tree.tree_core, "insert_host", self._inserted)
+        _put(tree, "_handle_prefetch_result", self._handled)
         _put(tree, "_drain_storage_control_queues_impl", self._drained)
         _put(tree, "_finish_write_through_ack", self._published)
 
@@ -101,9 +104,21 @@ class StorageWatch:
     def _inserted(self, real: Callable[..., Any], anchor: Any, key: Any, places: Tensor, keys: list[str]) -> Any:
         """The tree takes slots for pages that it did not have."""
         found = real(anchor, key, places, keys)
-        if not found.host_insert_dropped:
+        self._inserts = not found.host_insert_dropped
+        if self._inserts:
             slots = self._slots(FULL, places[int(found.prefix_len) :])
             self._note(HostStep("inserted", FULL, tuple((slot, 0) for slot in slots)))
+        return found
+
+    def _handled(self, real: Callable[..., Any], operation: Any) -> Any:
+        """The tree takes slots of the other pools, too: those that are neither free now nor wait to be given back."""
+        self._inserts = False
+        found = real(operation)
+        for name, transfer in self._beside(operation.pool_transfers) if self._inserts else ():
+            waiting = self._controller.extra_host_mem_release_queues[transfer.name].queue
+            gone = self._free(name).union(*(self._slots(name, places) for places in waiting))
+            kept = [slot for slot in self._slots(name, transfer.host_indices) if slot not in gone]
+            self._note(HostStep("inserted", name, tuple((slot, 0) for slot in kept)))
         return found
 
     # From the host to the storage.

@@ -32,10 +32,12 @@ class Worker(greenlet.greenlet):
     """What runs the function of a thread. ``outcome``: what becomes of the call of the storage that comes next."""
 
     outcome: StorageOutcome = "well"
+    calls = False  # it stands before a call of the storage
 
-    def stops(self) -> None:
+    def stops(self, calls: bool = False) -> None:
         """Control goes back to whoever has let the thread go on."""
         assert self.parent is not None
+        self.calls = calls
         self.parent.switch()
 
 
@@ -75,6 +77,11 @@ class StoppingThread:
         self._worker.parent, self._worker.outcome = greenlet.getcurrent(), outcome
         self._worker.switch()
 
+    @property
+    def calls(self) -> bool:
+        """The thread stands before a call of the storage."""
+        return not self._worker.dead and self._worker.calls
+
     def join(self, timeout: float | None = None) -> None:
         """The thread does what it has to do, and ends."""
         del timeout
@@ -111,7 +118,7 @@ class OrderedStorage:
             now = greenlet.getcurrent()
             if not isinstance(now, Worker):
                 return call(real, "well", *args, **given)
-            now.stops()
+            now.stops(calls=True)
             if now.outcome == "raises":
                 raise OSError("the storage cannot be reached")
             return call(real, now.outcome, *args, **given)
