@@ -31,6 +31,7 @@ class Scripted:
     """
 
     fragile, lacks = False, frozenset[str]()
+    storage_threads = ("queries", "fetches", "agrees", "saves")
 
     def __init__(self, overlaps: bool = False, windowed: bool = False, page: int = PAGE) -> None:
         self.overlaps, self.windowed, self.page = overlaps, windowed, page
@@ -55,7 +56,7 @@ class Scripted:
         self.steps += steps
         for step in steps:
             for slot, _ in step.pairs:
-                if step.kind == "reserved" and slot in self.free[step.pool]:
+                if step.kind in ("reserved", "staged") and slot in self.free[step.pool]:
                     self.free[step.pool].remove(slot)
                 elif step.kind == "freed":
                     self.free[step.pool].append(slot)
@@ -70,6 +71,9 @@ class Scripted:
 
     def end_copies(self, stores: bool, count: int) -> None:
         """The script says when copies are done."""
+
+    def storage_goes_on(self, thread: str, outcome: str) -> None:
+        """The script says what comes from a storage."""
 
     def prefix_slots(self, one: ServerPass) -> list[int]:
         """The row of the request."""

@@ -112,6 +112,7 @@ def _storage(policy: str) -> LaunchChoice:
 
 # The storage of a run takes no time, and even one page is fetched from it.
 STORAGE = {"prefetch_threshold": 1, "sim_op_latency_us": 0, "sim_write_gbps": 0}
+STORAGE_POLICIES = ("wait_complete", "best_effort")
 WITH_HOST = ("--enable-hierarchical-cache",)
 # Servers with host memory. A prefix of fewer than ten tokens is not loaded from it, so pools are larger than above.
 HOST_SIZES = ((1, 32), (4, 12), (2, 20), (4, 9), (1, 48))
@@ -130,7 +131,7 @@ HOSTING = Launches(
             (PLAIN, LaunchChoice("python", environment=(("UNIFIED_RADIX_TREE_CORE_BACKEND", "python"),))),
         ),
         ("rows", tuple(map(_rows, (3, 2, 4)))),
-        ("storage", (PLAIN, *map(_storage, ("wait_complete", "best_effort")))),
+        ("storage", (PLAIN, *map(_storage, STORAGE_POLICIES))),
         ("windows move", (PLAIN, OFTEN)),
         ("overlap", (LaunchChoice("off", ("--disable-overlap-schedule",)), LaunchChoice("on"))),
         _flag(CHUNKED, "--chunked-prefill-size", "8"),
@@ -147,6 +148,9 @@ HOSTING = Launches(
         }
     ),
     avoided={
+        "host_server.slow_storage": frozenset(
+            pair("write policy", "write_back", "storage", _storage(policy).name) for policy in STORAGE_POLICIES
+        ),
         "host_server.unfenced_copy": frozenset({frozenset({("overlap", "on")})}),
         "host_server.refused_load": frozenset(
             pair(MODEL, name, "write policy", "write_back") for name in ("recurrent", "tracked")

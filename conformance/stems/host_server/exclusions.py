@@ -13,6 +13,7 @@ class HostServerExclusion(StrEnum):
     HELD_STATES = "host_server.held_states"
     # Loads that are refused since another one is under way, where models have recurrent layers: ``Launches.avoided``.
     REFUSED_LOAD = "host_server.refused_load"
+    SLOW_STORAGE = "host_server.slow_storage"  # nodes that are saved when they are evicted: ``Launches.avoided``
     UNFENCED_COPY = "host_server.unfenced_copy"  # steps that overlap: ``Launches.avoided``
 
 

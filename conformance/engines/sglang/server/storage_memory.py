@@ -21,6 +21,22 @@ SlotsOf = Callable[[str, Tensor], list[int]]  # the slots of a pool, as places o
 Note = Callable[[HostStep], None]
 
 
+class Holds(dict[int, Any]):
+    """The holds of a tree on slots that are saved, by the number of the save. ``let_go`` is called with the number of
+    each hold that is given up.
+    """
+
+    def __init__(self, let_go: Callable[[int], None]) -> None:
+        super().__init__()
+        self._let_go = let_go
+
+    def pop(self, number: int, *default: Any) -> Any:
+        """``dict.pop``."""
+        if number in self:
+            self._let_go(number)
+        return super().pop(number, *default)
+
+
 class StorageWatch:
     """Notes what one server does with its storage. ``names``: of the pools, by those of the release. ``slots_of``: the
     slots of places of a pool. ``free``: the free slots of a pool. ``note`` is called with each step.
@@ -46,6 +62,11 @@ class StorageWatch:
         found: StoppingThread = getattr(self._controller, THREADS[thread])
         found.go_on(outcome)
 
+    def _threads_go_on(self) -> None:
+        """The scheduler waits for a thread."""
+        for thread in THREADS:
+            self.go_on(thread, "well")
+
     def saves_everything(self) -> None:
         """What is to be saved is saved, and the scheduler hears of it."""
         while self._controller.backup_thread.calls or not self._controller.backup_queue.empty():
@@ -54,6 +75,8 @@ class StorageWatch:
 
     def _watch(self) -> None:
         controller, tree = self._controller, self._tree
+        for queue in (controller.ack_backup_queue, controller.ack_prefetch_queue, controller.prefetch_hit_queue):
+            queue.others_go_on = self._threads_go_on
         _put(controller.prefetch_buffer, "put", self._staged)
         _put(controller, "_page_transfer", self._fetches)
         _put(controller, "page_get_func", self._fetched)
@@ -64,7 +87,6 @@ class StorageWatch:
         _put(controller, "_page_backup", self._backs_up)
         _put(tree.tree_core, "insert_host", self._inserted)
         _put(tree, "_handle_prefetch_result", self._handled)
-        _put(tree, "_drain_storage_control_queues_impl", self._drained)
         _put(tree, "_finish_write_through_ack", self._published)
 
     # From the storage to the host.
@@ -125,6 +147,8 @@ class StorageWatch:
 
     def _saves(self, real: Callable[..., Any], places: Tensor, *args: Any, **given: Any) -> Any:
         """Slots are to be saved: a thread reads them from now on."""
+        if not isinstance(self._tree.ongoing_backup, Holds):  # it is a new one after each flush
+            self._tree.ongoing_backup = Holds(self._let_go)
         number = real(places, *args, **given)
         self._numbers[number] = copy = len(self._numbers) + 1
         for name, found in [(FULL, places), *((n, t.host_indices) for n, t in self._beside(given.get("extra_pools")))]:
@@ -155,13 +179,9 @@ class StorageWatch:
             self._operation = None
             self._step("save_ended", FULL, operation)
 
-    def _drained(self, real: Callable[..., Any], *args: Any, **given: Any) -> Any:
-        """The scheduler hears of what the threads have done, and gives up its holds on slots that were saved."""
-        before = list(self._tree.ongoing_backup)
-        found = real(*args, **given)
-        for number in [one for one in before if one not in self._tree.ongoing_backup]:
-            self._note(HostStep("let_go", copy=self._numbers[number]))
-        return found
+    def _let_go(self, number: int) -> None:
+        """The scheduler gives up its hold on slots that were saved."""
+        self._note(HostStep("let_go", copy=self._numbers[number]))
 
     def _published(self, real: Callable[..., Any], ack: int) -> Any:
         """The scheduler has heard of the end of a copy to the host, and has it saved."""

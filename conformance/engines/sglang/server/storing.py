@@ -28,6 +28,9 @@ THREADS: dict[StorageThread, str] = {  # by what they do: the attribute of the r
 }
 
 
+MOST_STOPS = 1000  # of a thread that the server waits for
+
+
 class Worker(greenlet.greenlet):
     """What runs the function of a thread. ``outcome``: what becomes of the call of the storage that comes next."""
 
@@ -43,8 +46,10 @@ class Worker(greenlet.greenlet):
 
 class StorageQueue(Queue[Any]):
     """``queue.Queue``. A thread that finds it empty stops; when it goes on, and the queue is still empty, its time to
-    wait is over.
+    wait is over. While the scheduler waits for an item, the threads go on (``others_go_on``).
     """
+
+    others_go_on: Callable[[], None] | None = None
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """See ``queue.Queue``."""
@@ -52,10 +57,18 @@ class StorageQueue(Queue[Any]):
         if self.empty() and isinstance(now, Worker):
             now.stops()
         elif self.empty() and block and timeout is None:
-            raise EngineError("the scheduler waits for an item of a queue, and nobody puts one there")
+            self._wait()
         if self.empty():
             raise Empty
         return super().get(block=False)
+
+    def _wait(self) -> None:
+        for _ in range(MOST_STOPS if self.others_go_on else 0):
+            assert self.others_go_on is not None
+            self.others_go_on()
+            if not self.empty():
+                return
+        raise EngineError("the scheduler waits for an item of a queue, and no thread puts one there")
 
 
 class StoppingThread:
@@ -85,7 +98,7 @@ class StoppingThread:
     def join(self, timeout: float | None = None) -> None:
         """The thread does what it has to do, and ends."""
         del timeout
-        for _ in range(1000):
+        for _ in range(MOST_STOPS):
             if self._worker.dead:
                 return
             self.go_on()

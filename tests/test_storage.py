@@ -1,0 +1,207 @@
+"""A storage behind the host memory of a server: what may be fetched and saved, on a scripted server and on SGLang's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from driven import driven, sampled
+from storage_edits import HARMLESS, SAMPLE
+from test_host_server import BACK, FREED, PAIRS, STORED, Scripted, begun, comes, told
+
+from conformance.driver.lockstep import Finding
+from conformance.driver.protocol import Json, Misuse
+from conformance.driver.shadow import READS_OWN
+from conformance.engines.sglang.launches import STORAGE
+from conformance.stems.host_server.protocol import HostStep
+
+# Slots 3 and 4 get the two pages of request 0 from the storage, where they are entries 1 and 2.
+PAGES, ENTRIES = ((3, 0), (4, 1)), ((3, 1), (4, 2))
+SAVES = HostStep("saves", pairs=PAIRS, copy=1)
+SAVED, SAVE_ENDED = HostStep("saved", pairs=PAIRS, copy=1), HostStep("save_ended", copy=1)
+LET_GO = HostStep("let_go", copy=1)
+KEPT = (*STORED, SAVES, SAVED, SAVE_ENDED, LET_GO)
+STAGED = HostStep("staged", pairs=PAGES, copy=2, request=0)
+FETCHED, FETCH_ENDED = HostStep("fetched", pairs=ENTRIES, copy=2), HostStep("fetch_ended", copy=2)
+INSERTED = HostStep("inserted", pairs=PAGES)
+BROUGHT = (STAGED, FETCHED, FETCH_ENDED, INSERTED)
+GIVEN_BACK = HostStep("freed", pairs=PAGES)
+LOADED = tuple((slot, block) for (slot, _), (_, block) in zip(PAGES, BACK, strict=True))
+LOADS = (
+    HostStep("promised", pairs=LOADED, ack=8),
+    HostStep("loads", pairs=LOADED, copy=5),
+    HostStep("ended", copy=5),
+    HostStep("loaded", ack=8),
+)
+
+
+def test_what_was_saved_comes_back_and_is_read_as_it_was() -> None:
+    engine = Scripted()
+    lock = begun(engine)
+    assert told(lock, engine, *KEPT, HostStep("freed", pairs=PAIRS)) == ""
+    assert told(lock, engine, *BROUGHT, *LOADS) == ""
+    engine.rows[1] = [8, 9, 10, 11]
+    comes(lock, engine, 1, 6, 9, [12, 13], start=4)
+    assert told(lock, engine, GIVEN_BACK) == ""
+
+
+def test_two_requests_may_fetch_one_text_and_one_of_them_gives_it_back() -> None:
+    engine = Scripted()
+    lock = begun(engine)
+    assert told(lock, engine, *KEPT, HostStep("freed", pairs=PAIRS)) == ""
+    again = STAGED._replace(pairs=((1, 0), (2, 1)), copy=3), FETCHED._replace(pairs=((1, 1), (2, 2)), copy=3)
+    assert told(lock, engine, *BROUGHT, *again, FETCH_ENDED._replace(copy=3)) == ""
+    assert told(lock, engine, HostStep("freed", pairs=((1, 0), (2, 0)))) == ""
+    assert told(lock, engine, GIVEN_BACK) == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "law"),
+    [
+        ((*KEPT, STAGED, INSERTED), "publish"),  # before the pages have come
+        ((*KEPT, STAGED, FETCHED._replace(pairs=ENTRIES[:1]), FETCH_ENDED, INSERTED), "publish"),  # one has not come
+        ((*KEPT, STAGED, GIVEN_BACK), "discard"),  # while a thread writes them
+        ((*KEPT, STAGED, FETCHED._replace(pairs=ENTRIES[:1]), GIVEN_BACK), "discard"),
+        ((*KEPT, STAGED, FETCH_ENDED, GIVEN_BACK, GIVEN_BACK), "evict"),  # twice
+        ((*KEPT, STAGED._replace(pairs=((1, 0),))), "reserve"),  # a slot that a key has
+        ((*STORED[:3], SAVES), "find"),  # before the copy to the host is published
+        ((*STORED, SAVES, FREED), "evict"),  # while a thread reads it
+        ((*STORED, SAVES, LET_GO), "withdraw"),  # the hold is given up before the thread has ended
+        ((*STORED, SAVES, SAVED, SAVE_ENDED, FREED), "evict"),  # the hold is not given up
+        ((*KEPT, FREED), ""),
+    ],
+)
+def test_what_no_server_may_do_with_a_storage(steps: tuple[HostStep, ...], law: str) -> None:
+    engine = Scripted()
+    assert told(begun(engine), engine, *steps) == law
+
+
+def test_pages_of_another_text_are_read_by_nobody() -> None:
+    """The storage keeps under one key what two slots hold, so that a request gets the page of another place."""
+    engine = Scripted()
+    lock = begun(engine)
+    swapped = FETCHED._replace(pairs=((3, 2), (4, 1)))
+    assert told(lock, engine, *KEPT, STAGED, swapped, FETCH_ENDED, INSERTED, *LOADS) == ""
+    engine.rows[1] = [8, 9, 10, 11]
+    with pytest.raises(Finding) as caught:
+        comes(lock, engine, 1, 6, 9, [12, 13], start=4)
+    assert caught.value.law == READS_OWN
+
+
+def test_only_threads_that_a_server_has_go_on() -> None:
+    engine = Scripted()
+    engine.storage_threads = ()
+    with pytest.raises(Misuse, match="the server has no thread 'saves'"):
+        begun(engine).do("storage_goes_on", thread="saves")
+
+
+# SGLang's real scheduler, controller, storage and threads.
+
+THREADS = ("saves", "queries", "fetches", "agrees")
+
+
+def served(core: str, *between: Json) -> tuple[Json, list[Json]]:
+    """A prompt is computed and saved, the cache is flushed, and the prompt comes again. ``between``: what is done
+    before its pages are fetched.
+    """
+    flags = "--page-size 2 --max-total-tokens 48 --context-length 36 --disable-overlap-schedule"
+    flags += " --enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through"
+    flags += " --hicache-storage-backend sim --hicache-storage-prefetch-policy wait_complete"
+    known = [*flags.split(), "--hicache-storage-backend-extra-config", json.dumps(STORAGE)]
+    config: Json = {"model": "full", "flags": known, "sessions": 0}
+    if core:
+        config["environment"] = {"UNIFIED_RADIX_TREE_CORE_BACKEND": core}
+    asked = {"op": "generate", "session": 0, "tokens": [*range(1, 21)], "longest": 2, "fork": 20}
+    works = [
+        step
+        for _ in range(6)
+        for step in (
+            {"op": "copies_end", "stores": True, "count": 9},
+            {"op": "copies_end", "stores": False, "count": 9},
+            *({"op": "storage_goes_on", "thread": thread} for thread in (*THREADS, *THREADS)),
+            {"op": "turn", "times": 2},
+        )
+    ]
+    again = [{"op": "flush"}, {"op": "turn"}, {**asked, "request": 1}, {"op": "turn"}]
+    return config, [{**asked, "request": 0}, *works, *again, *between, *works, {"op": "rest"}]
+
+
+DRIVE = """
+    import json, sys
+    from conformance.driver.lockstep import Finding
+    from conformance.engines.registry import load
+    from conformance.stems.stem_registry import start
+
+    make = load("sglang", release=sys.argv[1]).makers["host_server"]
+    config, steps = json.loads(sys.argv[2])
+    run = start("host_server", make, config)
+    for step in steps:
+        run.do(**step)
+    print(json.dumps([{name: n for (name, outcome), n in run.law.counts.items() if outcome == "done"}]))
+"""
+CORES = [(release, core) for release in ("0.5.23", "0.5.22", "0.5.21", "0.5.20") for core in ("", "python")]
+
+
+def counted(release: str, core: str, *between: Json) -> Json:
+    found: list[Json] = driven(release, DRIVE, json.dumps(served(core, *between)))
+    return found[0]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("release", "core"), sampled(CORES, 4))
+def test_a_flushed_prompt_comes_back_from_the_storage(release: str, core: str) -> None:
+    """Its pages are found under the keys under which they were saved; the core in Rust has hashed them itself."""
+    counts = counted(release, core)
+    assert counts["load"] >= 10 + 9, "ten pages are saved, and nine come back and are loaded"
+    assert "discard" not in counts
+
+
+@pytest.mark.engine
+def test_what_a_storage_cannot_give_is_computed() -> None:
+    """The query finds nine pages, and the fetch half of them; later the storage cannot be reached."""
+    goes = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
+    half = {"op": "storage_goes_on", "thread": "fetches", "outcome": "partly"}
+    fails = {"op": "storage_goes_on", "thread": "fetches", "outcome": "raises"}
+    begins = {"op": "storage_goes_on", "thread": "fetches"}
+    for outcome, discarded in ((half, 5), (fails, 9)):
+        assert counted("0.5.23", "", *goes, begins, outcome)["discard"] == discarded
+
+
+@pytest.mark.engine
+def test_an_abort_under_a_fetch_gives_back_what_has_come_and_no_more() -> None:
+    goes = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
+    begins = {"op": "storage_goes_on", "thread": "fetches"}
+    counts = counted("0.5.23", "", *goes, begins, {"op": "abort", "request": 1}, {"op": "turn", "times": 2})
+    assert counts["discard"] == 9
+
+
+EDITED = """
+    import json, sys
+    from hicache_edits import KINDS, broken
+    from host_memory_edits import made
+    from storage_edits import ALL, with_storage
+    from conformance.engines import registry
+    from conformance.search.judge import excluded, listed_of
+
+    release, name = sys.argv[1:]
+    make = registry.load("sglang", release=release).makers["host_server"]
+    exclude = excluded("host_server", listed_of({"engine": "sglang", "listed": release}))
+    with made(ALL[name]):
+        print(json.dumps([broken(make, exclude, 1, with_storage(KINDS.hosting))]))
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.engine
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_bug_is_found(name: str) -> None:
+    assert driven("0.5.23", EDITED, name) != [None]
+
+
+@pytest.mark.soak
+@pytest.mark.engine
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_harmless_edit_is_let_through(name: str) -> None:
+    found: list[Any] = driven("0.5.23", EDITED, name)
+    assert found == [None]
