@@ -31,7 +31,7 @@ class Scripted:
     """
 
     fragile, lacks = False, frozenset[str]()
-    storage_threads = ("queries", "fetches", "agrees", "saves")
+    storage_threads: tuple[str, ...] = ("queries", "fetches", "agrees", "saves")
 
     def __init__(self, overlaps: bool = False, windowed: bool = False, page: int = PAGE) -> None:
         self.overlaps, self.windowed, self.page = overlaps, windowed, page

@@ -113,17 +113,10 @@ def served(core: str, *between: Json) -> tuple[Json, list[Json]]:
     if core:
         config["environment"] = {"UNIFIED_RADIX_TREE_CORE_BACKEND": core}
     asked = {"op": "generate", "session": 0, "tokens": [*range(1, 21)], "longest": 2, "fork": 20}
-    works = [
-        step
-        for _ in range(6)
-        for step in (
-            {"op": "copies_end", "stores": True, "count": 9},
-            {"op": "copies_end", "stores": False, "count": 9},
-            *({"op": "storage_goes_on", "thread": thread} for thread in (*THREADS, *THREADS)),
-            {"op": "turn", "times": 2},
-        )
-    ]
-    again = [{"op": "flush"}, {"op": "turn"}, {**asked, "request": 1}, {"op": "turn"}]
+    goes: list[Json] = [{"op": "storage_goes_on", "thread": thread} for thread in (*THREADS, *THREADS)]
+    ends: list[Json] = [{"op": "copies_end", "stores": stores, "count": 9} for stores in (True, False)]
+    works: list[Json] = 6 * [*ends, *goes, {"op": "turn", "times": 2}]
+    again: list[Json] = [{"op": "flush"}, {"op": "turn"}, {**asked, "request": 1}, {"op": "turn"}]
     return config, [{**asked, "request": 0}, *works, *again, *between, *works, {"op": "rest"}]
 
 
@@ -160,7 +153,7 @@ def test_a_flushed_prompt_comes_back_from_the_storage(release: str, core: str) -
 @pytest.mark.engine
 def test_what_a_storage_cannot_give_is_computed() -> None:
     """The query finds nine pages, and the fetch half of them; later the storage cannot be reached."""
-    goes = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
+    goes: list[Json] = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
     half = {"op": "storage_goes_on", "thread": "fetches", "outcome": "partly"}
     fails = {"op": "storage_goes_on", "thread": "fetches", "outcome": "raises"}
     begins = {"op": "storage_goes_on", "thread": "fetches"}
@@ -170,7 +163,7 @@ def test_what_a_storage_cannot_give_is_computed() -> None:
 
 @pytest.mark.engine
 def test_an_abort_under_a_fetch_gives_back_what_has_come_and_no_more() -> None:
-    goes = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
+    goes: list[Json] = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
     begins = {"op": "storage_goes_on", "thread": "fetches"}
     counts = counted("0.5.23", "", *goes, begins, {"op": "abort", "request": 1}, {"op": "turn", "times": 2})
     assert counts["discard"] == 9

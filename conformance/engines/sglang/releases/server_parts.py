@@ -183,6 +183,11 @@ def has_host_memory(scheduler: Any) -> bool:
     return getattr(scheduler.tree_cache, "cache_controller", None) is not None
 
 
+def has_storage(controller: Any) -> bool:
+    """There is a storage behind the host memory of this controller."""
+    return bool(getattr(controller, "enable_storage", False))
+
+
 def orders_loads(controller: Any) -> bool:
     """The copies from host memory of this controller wait for forward passes (from 0.5.19 on)."""
     return hasattr(controller, "load_fence_stream")

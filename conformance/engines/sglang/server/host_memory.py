@@ -15,7 +15,7 @@ from torch import Tensor
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.engines.sglang.releases.release import Release
-from conformance.engines.sglang.releases.server_parts import marks_of, orders_loads, recurrent_layers
+from conformance.engines.sglang.releases.server_parts import has_storage, marks_of, orders_loads, recurrent_layers
 from conformance.engines.sglang.server.copying import CopyDevice, CopyStream
 from conformance.engines.sglang.server.storage_memory import StorageWatch
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep, Pair
@@ -47,8 +47,8 @@ class HostWatch:
         self._barriers: Any = None
         self.steps: list[HostStep] = []
         self._watch()
-        stores = getattr(self._controller, "enable_storage", False)
-        self.storage = StorageWatch(scheduler, NAMES, self._slots, self._free, self._note_storage) if stores else None
+        watched = scheduler, NAMES, self._slots, self._free, self._note_storage
+        self.storage = StorageWatch(*watched) if has_storage(self._controller) else None
 
     def take(self) -> list[HostStep]:
         """What the server has done since this was called last."""

@@ -17,23 +17,24 @@ from conformance.driver.shadow import FULL
 from conformance.engines.sglang.server.storing import THREADS, OrderedStorage, StoppingThread
 from conformance.stems.host_server.protocol import HostStep, StorageOutcome, StorageThread
 
+STAGED = "staged"
 SlotsOf = Callable[[str, Tensor], list[int]]  # the slots of a pool, as places of it are given
 Note = Callable[[HostStep], None]
 
 
 class Holds(dict[int, Any]):
-    """The holds of a tree on slots that are saved, by the number of the save. ``let_go`` is called with the number of
+    """The holds of a tree on slots that are saved, by the number of the save. ``given_up`` is called with the number of
     each hold that is given up.
     """
 
-    def __init__(self, let_go: Callable[[int], None]) -> None:
+    def __init__(self, given_up: Callable[[int], None]) -> None:
         super().__init__()
-        self._let_go = let_go
+        self._given_up = given_up
 
     def pop(self, number: int, *default: Any) -> Any:
         """``dict.pop``."""
         if number in self:
-            self._let_go(number)
+            self._given_up(number)
         return super().pop(number, *default)
 
 
@@ -96,10 +97,10 @@ class StorageWatch:
         if operation is not None:
             first = int(operation.storage_start) // self._page
             last = first + len(operation.hash_value)
-            self._step("staged", FULL, operation, enumerated(self._slots(FULL, operation.host_indices), first))
+            self._step(STAGED, FULL, operation, enumerated(self._slots(FULL, operation.host_indices), first))
             for name, transfer in self._beside(operation.pool_transfers):
                 slots = self._slots(name, transfer.host_indices)
-                self._step("staged", name, operation, enumerated(slots, last - len(slots)))
+                self._step(STAGED, name, operation, enumerated(slots, last - len(slots)))
         real(operation)
 
     def _fetches(self, real: Callable[..., Any], operation: Any) -> Any:
@@ -207,8 +208,9 @@ class StorageWatch:
 
     def _step(self, kind: str, pool: str, operation: Any, pairs: Iterable[tuple[int, int]] = ()) -> None:
         copy = self._numbers.setdefault(int(operation.id), len(self._numbers) + 1)
-        request = int(getattr(operation, "request_id", 0))
-        self._note(HostStep(kind, pool, tuple(pairs), copy=copy, request=request))
+        self._note(
+            HostStep(kind, pool, tuple(pairs), copy=copy, request=int(operation.request_id) if kind == STAGED else 0)
+        )
 
 
 def enumerated(slots: list[int], first: int) -> list[tuple[int, int]]:
@@ -218,4 +220,4 @@ def enumerated(slots: list[int], first: int) -> list[tuple[int, int]]:
 
 def _put(thing: Any, name: str, call: Callable[..., Any]) -> None:
     real = getattr(thing, name)
-    setattr(thing, name, wraps(real)(partial(call, real)) if hasattr(real, "__name__") else partial(call, real))
+    setattr(thing, name, wraps(real)(partial(call, real)))
