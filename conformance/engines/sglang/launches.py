@@ -48,6 +48,8 @@ DRAFTS = (
 TRACKS = ("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "4")
 TRACKED = LaunchChoice("tracked", TRACKS, model="recurrent")
 CHUNKED, MIXED, FEW_STATES = "chunked prefill", "mixed batches", "few states"
+TRACKED_AHEAD = frozenset({pair(MODEL, "tracked", "overlap", "on")})
+MIXED_TRACK = frozenset({pair(MODEL, "tracked", MIXED, MIXED)})
 # Batches in which prompts are cut after some tokens, and requests that decode take a part of these.
 CUT_AND_MIXED = ((MODEL, "tracked"), (CHUNKED, CHUNKED), (MIXED, MIXED))
 LAUNCHES = Launches(
@@ -85,11 +87,11 @@ LAUNCHES = Launches(
     ),
     avoided={
         "session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)}),
-        "server.tracked_ahead": frozenset({pair(MODEL, "tracked", "overlap", "on")}),
+        "server.tracked_ahead": TRACKED_AHEAD,
         "server.chunk_inside_page": frozenset(
             frozenset({*CUT_AND_MIXED, ("size", _size(*size).name)}) for size in SIZES if size[0] > 1
         ),
-        "server.mixed_track": frozenset({pair(MODEL, "tracked", MIXED, MIXED)}),
+        "server.mixed_track": MIXED_TRACK,
         "server.waiting_copy": frozenset(
             frozenset({(MODEL, model), (SESSIONS, _sessions(count).name), (FEW_STATES, FEW_STATES)})
             for model in ("recurrent", "tracked")
@@ -148,6 +150,8 @@ HOSTING = Launches(
         }
     ),
     avoided={
+        "server.tracked_ahead": TRACKED_AHEAD,
+        "server.mixed_track": MIXED_TRACK,
         "host_server.slow_storage": frozenset(
             pair("write policy", "write_back", "storage", _storage(policy).name) for policy in STORAGE_POLICIES
         ),

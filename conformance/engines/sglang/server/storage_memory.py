@@ -52,7 +52,8 @@ class StorageWatch:
         self._numbers: dict[int, int] = {}  # of operations of the release, by its own number
         self._entries: dict[tuple[str, str], int] = {}  # of what is stored, by pool and key
         self._inserts = False  # the tree has taken what was fetched last
-        self._operation: Any = None  # which the thread that fetches or saves is at
+        self._fetch: Any = None  # the operations at which the threads are that fetch and that save
+        self._save: Any = None
         self._saving: list[tuple[str, dict[str, int]]] = []  # the slots of keys that a call stores, by pool
         self._controller.storage_host_pool.pin_memory = False  # pages on the way are in ordinary memory
         OrderedStorage(self._controller.storage_backend, self._saved)
@@ -104,11 +105,11 @@ class StorageWatch:
         real(operation)
 
     def _fetches(self, real: Callable[..., Any], operation: Any) -> Any:
-        self._operation = operation
+        self._fetch = operation
         try:
             return real(operation)
         finally:
-            self._operation = None
+            self._fetch = None
             self._step("fetch_ended", FULL, operation)
 
     def _fetched(self, real: Callable[..., Any], operation: Any, keys: list[str], places: Tensor, *more: Any) -> Any:
@@ -121,7 +122,7 @@ class StorageWatch:
         for name, transfer in self._beside(transfers):
             slots, well = self._slots(name, transfer.host_indices), found.get(transfer.name, ())
             pairs = self._stored(name, slots, transfer.keys)
-            self._step("fetched", name, self._operation, list(compress(pairs, well)))
+            self._step("fetched", name, self._fetch, list(compress(pairs, well)))
         return found
 
     def _inserted(self, real: Callable[..., Any], anchor: Any, key: Any, places: Tensor, keys: list[str]) -> Any:
@@ -170,14 +171,14 @@ class StorageWatch:
         for name, slots in self._saving:
             if self._names.get(pool) == name:
                 pairs = self._stored(name, [slots[key] for key in keys], keys)
-                self._step("saved", name, self._operation, pairs)
+                self._step("saved", name, self._save, pairs)
 
     def _backs_up(self, real: Callable[..., Any], operation: Any) -> Any:
-        self._operation = operation
+        self._save = operation
         try:
             return real(operation)
         finally:
-            self._operation = None
+            self._save = None
             self._step("save_ended", FULL, operation)
 
     def _let_go(self, number: int) -> None:
