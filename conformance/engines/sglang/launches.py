@@ -127,13 +127,13 @@ HOSTING = Launches(
     options=(
         ("size", tuple(_size(*size) for size in HOST_SIZES)),
         ("host memory", tuple(LaunchChoice(ratio, ("--hicache-ratio", ratio)) for ratio in ("2", "1", "0.6", "4"))),
+        ("storage", (PLAIN, *map(_storage, STORAGE_POLICIES))),
         ("write policy", tuple(map(_policy, ("write_through", "write_back", "write_through_selective")))),
         (
             "core",
             (PLAIN, LaunchChoice("python", environment=(("UNIFIED_RADIX_TREE_CORE_BACKEND", "python"),))),
         ),
         ("rows", tuple(map(_rows, (3, 2, 4)))),
-        ("storage", (PLAIN, *map(_storage, STORAGE_POLICIES))),
         ("windows move", (PLAIN, OFTEN)),
         ("overlap", (LaunchChoice("off", ("--disable-overlap-schedule",)), LaunchChoice("on"))),
         _flag(CHUNKED, "--chunked-prefill-size", "8"),

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from conformance.driver.lockstep import LockStep
-from conformance.stems.host_server.rules import FEW, MOSTLY_WELL, TURNS, HostServerMachine
+from conformance.stems.host_server.exclusions import HostServerExclusion as Exclusion
+from conformance.stems.host_server.rules import MOSTLY_WELL, TURNS, HostServerMachine
 from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.server import crowd
 from conformance.stems.server.client import Client
@@ -29,7 +30,9 @@ def drive(lock: LockStep, rng: random.Random, exclude: Collection[StrEnum]) -> N
             _copies_end(lock, rng.choice((1, 2, EVERY)))
         for thread in run.engine.storage_threads:
             for _ in range(rng.choice((0, 1, 2, 2, 4))):
-                lock.do("storage_goes_on", thread=thread, outcome=rng.choice(MOSTLY_WELL))
+                outcome = rng.choice(MOSTLY_WELL)
+                raises = outcome == "raises" and Exclusion.RAISING_STORAGE in exclude
+                lock.do("storage_goes_on", thread=thread, outcome="fails" if raises else outcome)
         lock.do("turn", times=rng.choice((1, 1, 2)))
 
 
@@ -42,7 +45,7 @@ def finish(lock: LockStep) -> tuple[int, int]:
     crowd.wake(lock.do, run)
     for _ in range(TURNS):
         _copies_end(lock, EVERY)
-        for thread in run.engine.storage_threads * FEW:
+        for thread in run.engine.storage_threads * 2:
             lock.do("storage_goes_on", thread=thread, outcome="well")
         lock.do("turn", times=4)
         if not (run.here or run.coming):

@@ -11,6 +11,7 @@ class HostServerExclusion(StrEnum):
     # Where models have recurrent layers: turns of the server while copies to the host are in flight, and prompts in
     # chunks beside few state slots (``Launches.avoided``), of which each turn begins several copies.
     HELD_STATES = "host_server.held_states"
+    RAISING_STORAGE = "host_server.raising_storage"  # calls of the storage that raise
     # Loads that are refused since another one is under way, where models have recurrent layers: ``Launches.avoided``.
     REFUSED_LOAD = "host_server.refused_load"
     SLOW_STORAGE = "host_server.slow_storage"  # nodes that are saved when they are evicted: ``Launches.avoided``

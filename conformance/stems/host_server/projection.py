@@ -11,8 +11,10 @@ from spec.logic import but
 
 
 def project_pools(st: HostTierState, seen: Mapping[str, HostPoolSnapshot]) -> HostTierState:
-    """The law's tier with the number of free slots as the pools report it; ``st`` itself if nothing differs."""
-    available = sum(pool.available for pool in seen.values())
+    """The law's tier with the number of free slots as the pools report it; ``st`` itself if nothing differs. To the
+    law, a slot that was taken for nothing yet is free.
+    """
+    available = sum(pool.available + len(pool.taken) for pool in seen.values())
     return st if available == st.available else but(st, available=available)
 
 

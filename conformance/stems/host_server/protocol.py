@@ -48,8 +48,8 @@ class HostStep(NamedTuple):
 @dataclass(frozen=True)
 class HostPoolSnapshot:
     """One pool of host memory. ``slots``: how many it has. ``free``: the free ones, in any order. ``used``: those that
-    the pool has marked as used,
-    ``None`` where it keeps no marks. ``available``: how many slots are free, as it reports it.
+    the pool has marked as used, ``None`` where it keeps no marks. ``available``: how many slots are free, as it
+    reports it. ``taken``: those that were taken for no copy and no fetch yet; they wait to be given back.
     """
 
     slots: int

@@ -11,7 +11,7 @@ from hypothesis.stateful import precondition, rule
 
 from conformance.driver.shadow import STATES
 from conformance.stems.host_server.exclusions import HostServerExclusion as Exclusion
-from conformance.stems.host_server.protocol import StorageOutcome
+from conformance.stems.host_server.protocol import StorageOutcome, StorageThread
 from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.launches import Launches
 from conformance.stems.machine import started
@@ -74,7 +74,7 @@ class HostServerMachine(ServedMachine):
         assert self.run is not None
         threads = self.run.engine.storage_threads
         for number, outcome in going if threads else ():
-            self.do("storage_goes_on", thread=threads[number], outcome=outcome)
+            self.thread_goes_on(thread=threads[number], outcome=outcome)
 
     @rule(sent=moves, turns=st.integers(1, 4), outcome=st.sampled_from(MOSTLY_WELL))
     @precondition(started)
@@ -90,20 +90,19 @@ class HostServerMachine(ServedMachine):
         for _ in range(turns):
             self.all_copies_end()
             for thread in self.run.engine.storage_threads:
-                self.do("storage_goes_on", thread=thread, outcome="well")
-                self.do("storage_goes_on", thread=thread, outcome=outcome)
+                self.thread_goes_on(thread=thread, outcome="well")
+                self.thread_goes_on(thread=thread, outcome=outcome)
             self.turns(1)
+
+    def thread_goes_on(self, thread: StorageThread, outcome: StorageOutcome) -> None:
+        """A thread of the storage goes on. Where a storage must not raise, its call fails in another way."""
+        raises = outcome == "raises" and self.excludes(Exclusion.RAISING_STORAGE)
+        self.do("storage_goes_on", thread=thread, outcome="fails" if raises else outcome)
 
     def all_copies_end(self) -> None:
         """Every copy that is in flight is done."""
         for stores in (True, False):
             self.do("copies_end", stores=stores, count=EVERY)
-
-    def all_threads_go_on(self) -> None:
-        """Each thread of a storage does what it has to do, for a while."""
-        assert self.run is not None
-        for thread in self.run.engine.storage_threads * FEW:
-            self.do("storage_goes_on", thread=thread, outcome="well")
 
     def teardown(self) -> None:
         """Ends everything, unless the run has failed before."""
@@ -120,9 +119,10 @@ class HostServerMachine(ServedMachine):
             self.do("abort", request=request)
         for session in sorted(run.sessions):
             self.do("close", session=session)
-        for _ in range(2 if not run.engine.storage_threads else FEW):
+        for _ in range(2):
             self.all_copies_end()
-            self.all_threads_go_on()
-            self.do("turn", times=TURNS if not run.engine.storage_threads else FEW)
+            for thread in run.engine.storage_threads * 2:
+                self.thread_goes_on(thread=thread, outcome="well")
+            self.do("turn", times=TURNS)
         if not (run.here or run.coming or run.memory.copies):
             self.do("rest")

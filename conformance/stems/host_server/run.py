@@ -112,7 +112,9 @@ class HostServerRun(ServedClients):
         if self.memory.copies:  # the server has begun copies that waited
             return
         if not self.settled:
-            raise Finding(HEARS, HEARS_SENTENCE, f"within {HEARS_WITHIN} turns it does not", kind=INVARIANT)
+            raise Finding(
+                HEARS, HEARS_SENTENCE, f"within {HEARS_WITHIN} turns it does not: {self._unheard}", kind=INVARIANT
+            )
         kept = yield EngineCall("kept_on_host", self.engine.kept_on_host)
         if kept:
             raise Finding(RESTS, RESTS_SENTENCE, kept, kind=INVARIANT)
@@ -166,6 +168,12 @@ class HostServerRun(ServedClients):
     def settled(self) -> bool:
         """The server has heard of the end of each copy."""
         return not self.memory.copies and not self.acks and self.storage.nothing
+
+    @property
+    def _unheard(self) -> str:
+        """Of what the server has not heard the end."""
+        acks = [f"{kind} {number}: slots {slots}" for (kind, number), slots in self.acks.items()]
+        return "; ".join([*acks, *self.storage.told()])
 
     def text_of(self, session: int) -> list[int]:
         """See ``ServedClients``."""

@@ -33,6 +33,11 @@ class OnTheWay:
         """Nothing is on its way, and the server has heard of the end of each save."""
         return not (self._fetches or self._saves or self._held)
 
+    def told(self) -> list[str]:
+        """What is on its way, or is held, in words."""
+        on_the_way = (("fetch", self._fetches), ("save", self._saves), ("hold of save", self._held))
+        return [f"{what} {n}: slots {[*slots]}" for what, each in on_the_way for n, slots in each.items()]
+
     def staged(self, fetch: int, pages: Iterable[tuple[str, int, int]]) -> None:
         """Slots are taken, into which pages will come. ``pages``: of each the pool, the law's slot, and the prefix that
         the page ends.

@@ -10,6 +10,7 @@ for a thread to end, the thread does all that it has to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from queue import Empty, Queue
 from types import SimpleNamespace
@@ -84,11 +85,14 @@ class StoppingThread:
         self.go_on()
 
     def go_on(self, outcome: StorageOutcome = "well") -> None:
-        """The thread runs to its next stop. ``outcome``: what becomes of the call before which it stands now."""
+        """The thread runs to its next stop. ``outcome``: what becomes of the call before which it stands now. An
+        exception ends the thread, and nothing else.
+        """
         if self._worker.dead:
             return
         self._worker.parent, self._worker.outcome = greenlet.getcurrent(), outcome
-        self._worker.switch()
+        with suppress(OSError):  # what the storage raises; anything else is an error of the release or of a stand-in
+            self._worker.switch()
 
     @property
     def calls(self) -> bool:
