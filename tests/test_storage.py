@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from queue import Empty
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from storage_edits import HARMLESS, SAMPLE
 from test_host_server import BACK, FREED, PAIRS, STORED, Scripted, begun, comes, told
 
 from conformance.driver.lockstep import Finding
-from conformance.driver.protocol import Json, Misuse
+from conformance.driver.protocol import EngineError, Json, Misuse
 from conformance.driver.shadow import READS_OWN
 from conformance.engines.sglang.launches import STORAGE
+from conformance.engines.sglang.server.storing import OrderedStorage, StoppingThread, StorageQueue
 from conformance.stems.host_server.protocol import HostStep
 
 # Slots 3 and 4 get the two pages of request 0 from the storage, where they are entries 1 and 2.
@@ -94,6 +97,81 @@ def test_only_threads_that_a_server_has_go_on() -> None:
     engine.storage_threads = ()
     with pytest.raises(Misuse, match="the server has no thread 'saves'"):
         begun(engine).do("storage_goes_on", thread="saves")
+
+
+# Threads and queues.
+
+
+class Kept:
+    """A storage of keys, with one of the calls of a release's."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def batch_set(self, keys: list[str], values: Any = None) -> bool:
+        """Keeps the keys."""
+        del values
+        self.keys += keys
+        return True
+
+    batch_exists = batch_exists_v2 = batch_get = batch_get_v2 = batch_set_v2 = batch_set
+
+
+def saving() -> tuple[StorageQueue, Kept, StoppingThread, list[bool], list[list[str]]]:
+    """A thread that saves what comes to a queue: the queue, the storage, the thread, its answers, and what it saved."""
+    asked, storage, said, saved = StorageQueue(), Kept(), list[bool](), list[list[str]]()
+    OrderedStorage(storage, lambda _, keys: saved.append(keys))
+
+    def saves() -> None:
+        while (keys := asked.get()) is not None:
+            said.append(storage.batch_set(keys))
+
+    thread = StoppingThread(saves)
+    thread.start()
+    return asked, storage, thread, said, saved
+
+
+def test_a_thread_stops_at_its_queue_and_before_each_call_and_does_what_the_run_says() -> None:
+    asked, storage, thread, said, saved = saving()
+    asked.put(["a", "b", "c", "d"])
+    assert (storage.keys, thread.calls) == ([], False)
+    thread.go_on()
+    assert (storage.keys, thread.calls) == ([], True), "the call has begun, and is not done"
+    thread.go_on("partly")
+    assert (storage.keys, said, saved, thread.calls) == (["a", "b"], [False], [["a", "b"]], False)
+    asked.put(["e"])
+    thread.go_on()
+    thread.go_on("raises")
+    assert not thread.is_alive(), "nobody catches what the storage raises"
+    thread.go_on()
+    thread.join()
+
+
+def test_who_waits_for_a_thread_gets_all_that_it_has_to_do() -> None:
+    asked, storage, thread, said, _ = saving()
+    for item in (["a"], ["b"], None):
+        asked.put(item)
+    thread.join(timeout=10)
+    assert (storage.keys, said, thread.is_alive()) == (["a", "b"], [True, True], False)
+
+
+def test_a_thread_that_never_ends_and_a_queue_that_nobody_fills_are_errors_of_the_run() -> None:
+    def asks() -> None:
+        while True:
+            with suppress(Empty):
+                StorageQueue().get()
+
+    thread = StoppingThread(asks)
+    thread.start()
+    with pytest.raises(EngineError, match="asks does not end"):
+        thread.join()
+    with pytest.raises(EngineError, match="no thread puts one there"):
+        StorageQueue().get()
+    with pytest.raises(Empty):
+        StorageQueue().get(timeout=1)
+    filled = StorageQueue()
+    filled.others_go_on = lambda: filled.put(1)
+    assert filled.get() == 1, "while the scheduler waits, the threads go on"
 
 
 # SGLang's real scheduler, controller, storage and threads.
