@@ -14,7 +14,7 @@ from test_host_server import BACK, FREED, PAIRS, STORED, Scripted, begun, comes,
 
 from conformance.driver.lockstep import Finding
 from conformance.driver.protocol import EngineError, Json, Misuse
-from conformance.driver.shadow import READS_OWN
+from conformance.driver.shadow import READS_OWN, STATES, SWA
 from conformance.engines.sglang.launches import STORAGE
 from conformance.engines.sglang.server.storing import OrderedStorage, StoppingThread, StorageQueue
 from conformance.stems.host_server.protocol import HostStep
@@ -179,22 +179,24 @@ def test_a_thread_that_never_ends_and_a_queue_that_nobody_fills_are_errors_of_th
 THREADS = ("saves", "queries", "fetches", "agrees")
 
 
-def served(core: str, *between: Json) -> tuple[Json, list[Json]]:
-    """A prompt is computed and saved, the cache is flushed, and the prompt comes again. ``between``: what is done
+def served(core: str, *between: Json, model: str = "full") -> tuple[Json, list[Json]]:
+    """A prompt is computed and saved, the cache is flushed, and a longer one comes. ``between``: what is done
     before its pages are fetched.
     """
-    flags = "--page-size 2 --max-total-tokens 48 --context-length 36 --disable-overlap-schedule"
+    flags = f"--page-size {1 if model == 'recurrent' else 2} --max-total-tokens 48 --context-length 36"
+    flags += " --disable-overlap-schedule --max-running-requests 2 --max-mamba-cache-size 10"
     flags += " --enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through"
     flags += " --hicache-storage-backend sim --hicache-storage-prefetch-policy wait_complete"
     known = [*flags.split(), "--hicache-storage-backend-extra-config", json.dumps(STORAGE)]
-    config: Json = {"model": "full", "flags": known, "sessions": 0}
+    config: Json = {"model": model, "flags": known, "sessions": 0}
     if core:
         config["environment"] = {"UNIFIED_RADIX_TREE_CORE_BACKEND": core}
-    asked = {"op": "generate", "session": 0, "tokens": [*range(1, 21)], "longest": 2, "fork": 20}
+    asked: Json = {"op": "generate", "session": 0, "tokens": [*range(1, 21)], "longest": 2, "fork": 20}
     goes: list[Json] = [{"op": "storage_goes_on", "thread": thread} for thread in (*THREADS, *THREADS)]
     ends: list[Json] = [{"op": "copies_end", "stores": stores, "count": 9} for stores in (True, False)]
     works: list[Json] = 6 * [*ends, *goes, {"op": "turn", "times": 2}]
-    again: list[Json] = [{"op": "flush"}, {"op": "turn"}, {**asked, "request": 1}, {"op": "turn"}]
+    longer = {**asked, "tokens": [*asked["tokens"], 500, 501, 502], "request": 1}
+    again: list[Json] = [{"op": "flush"}, {"op": "turn"}, longer, {"op": "turn"}]
     return config, [{**asked, "request": 0}, *works, *again, *between, *works, {"op": "rest"}]
 
 
@@ -207,15 +209,25 @@ DRIVE = """
     make = load("sglang", release=sys.argv[1]).makers["host_server"]
     config, steps = json.loads(sys.argv[2])
     run = start("host_server", make, config)
+    real, counts = run.run.engine.host_steps, {}
+
+    def host_steps():
+        found = real()
+        for step in found:
+            name = f"{step.kind} {step.pool}"
+            counts[name] = counts.get(name, 0) + len(step.pairs)
+        return found
+
+    run.run.engine.host_steps = host_steps
     for step in steps:
         run.do(**step)
-    print(json.dumps([{name: n for (name, outcome), n in run.law.counts.items() if outcome == "done"}]))
+    print(json.dumps([counts]))
 """
 CORES = [(release, core) for release in ("0.5.23", "0.5.22", "0.5.21", "0.5.20") for core in ("", "python")]
 
 
-def counted(release: str, core: str, *between: Json) -> Json:
-    found: list[Json] = driven(release, DRIVE, json.dumps(served(core, *between)))
+def counted(release: str, core: str, *between: Json, model: str = "full") -> Json:
+    found: list[Json] = driven(release, DRIVE, json.dumps(served(core, *between, model=model)))
     return found[0]
 
 
@@ -224,27 +236,37 @@ def counted(release: str, core: str, *between: Json) -> Json:
 def test_a_flushed_prompt_comes_back_from_the_storage(release: str, core: str) -> None:
     """Its pages are found under the keys under which they were saved; the core in Rust has hashed them itself."""
     counts = counted(release, core)
-    assert counts["load"] >= 10 + 9, "ten pages are saved, and nine come back and are loaded"
-    assert "discard" not in counts
+    found = [counts.get(f"{kind} full", 0) for kind in ("staged", "fetched", "inserted", "loads", "freed")]
+    assert found == [10, 10, 10, 10, 0]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("model", "pool", "slots"), [("windowed", SWA, 2), ("recurrent", STATES, 1)])
+def test_windows_and_states_come_back_too(model: str, pool: str, slots: int) -> None:
+    """``slots``: those of the window, and of the state, that come with the pages of the text."""
+    counts = counted("0.5.23", "", model=model)
+    assert [counts.get(f"{kind} {pool}", 0) for kind in ("staged", "fetched", "inserted")] == 3 * [slots]
+    assert counts[f"loads {pool}"] >= slots, "a state is loaded for the tree and for the request"
 
 
 @pytest.mark.engine
 def test_what_a_storage_cannot_give_is_computed() -> None:
-    """The query finds nine pages, and the fetch half of them; later the storage cannot be reached."""
+    """The query finds ten pages, and the fetch half of them, or the storage cannot be reached then."""
     goes: list[Json] = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
-    half = {"op": "storage_goes_on", "thread": "fetches", "outcome": "partly"}
-    fails = {"op": "storage_goes_on", "thread": "fetches", "outcome": "raises"}
     begins = {"op": "storage_goes_on", "thread": "fetches"}
-    for outcome, discarded in ((half, 5), (fails, 9)):
-        assert counted("0.5.23", "", *goes, begins, outcome)["discard"] == discarded
+    for outcome, come in (("partly", 5), ("raises", 0)):
+        counts = counted("0.5.23", "", *goes, begins, {**begins, "outcome": outcome})
+        found = [counts.get(f"{kind} full", 0) for kind in ("staged", "fetched", "inserted", "freed")]
+        assert found == [10, come, come, 10 - come]
 
 
 @pytest.mark.engine
-def test_an_abort_under_a_fetch_gives_back_what_has_come_and_no_more() -> None:
+def test_an_abort_under_a_fetch_gives_its_slots_back_when_the_thread_has_ended() -> None:
+    """The thread sees it, and leaves the pages out."""
     goes: list[Json] = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
     begins = {"op": "storage_goes_on", "thread": "fetches"}
     counts = counted("0.5.23", "", *goes, begins, {"op": "abort", "request": 1}, {"op": "turn", "times": 2})
-    assert counts["discard"] == 9
+    assert [counts.get(f"{kind} full", 0) for kind in ("staged", "fetched", "inserted", "freed")] == [10, 0, 0, 10]
 
 
 EDITED = """
