@@ -31,7 +31,7 @@ from conformance.search.check import Search
 from conformance.stems.block_cache.run import ENDS, PROGRESS
 from conformance.stems.block_pool.run import FINDS, OFFERED
 from conformance.stems.found import law_of
-from conformance.stems.host_server.run import WAITS
+from conformance.stems.host_server.run import HEARS, WAITS
 from conformance.stems.host_tier.run import STAYS
 from conformance.stems.lock_ref.projection import OWNED
 from conformance.stems.server.run import OWN_TEXT
@@ -65,6 +65,7 @@ RUN_LAWS = {
     GOES_ON,
     OWN_TEXT,
     STAYS,
+    HEARS,
     WAITS,
 }
 # What clients send to an engine's front door; our cache has none. Our scheduler has no drafts of an EAGLE head and no

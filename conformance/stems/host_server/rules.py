@@ -17,13 +17,22 @@ from conformance.stems.launches import Launches
 from conformance.stems.machine import started
 from conformance.stems.server.client import Drawn
 from conformance.stems.server.crowd import wake
+from conformance.stems.server.exclusions import may_flush
 from conformance.stems.server.machine import ServedMachine, moves
 
 WIDER = 2  # prompts are so many times longer than in the room ``server``
 FORKS = (0, 16, 8, 24, 16, 12, 24)  # where texts part; a text comes again more often than there
 FEW = 12  # turns with copies that end, where they are told one by one
 MOSTLY_WELL: tuple[StorageOutcome, ...] = ("well", "well", "well", "partly", "fails", "raises")
+Going = list[tuple[int, StorageOutcome]]  # threads that go on, by their numbers, and what becomes of their calls
+threads_going = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(MOSTLY_WELL)), min_size=1, max_size=8)
+QUERIES, SAVES = 0, 3  # numbers of threads
 TURNS = 100  # so many turns, and a server without new requests has done what it can
+
+
+def has_storage(machine: HostServerMachine) -> bool:
+    """A precondition: the server is there, and has a storage."""
+    return machine.run is not None and bool(machine.run.engine.storage_threads)
 
 
 class HostServerMachine(ServedMachine):
@@ -67,24 +76,19 @@ class HostServerMachine(ServedMachine):
             self.all_copies_end()
             self.turns(1)
 
-    @rule(going=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(MOSTLY_WELL)), min_size=1, max_size=8))
-    @precondition(started)
-    def storage_goes_on(self, going: list[tuple[int, StorageOutcome]]) -> None:
-        """Threads between host memory and a storage go on, where the server has a storage."""
-        assert self.run is not None
-        threads = self.run.engine.storage_threads
-        for number, outcome in going if threads else ():
-            self.thread_goes_on(thread=threads[number], outcome=outcome)
+    @rule(going=threads_going)
+    @precondition(has_storage)
+    def storage_goes_on(self, going: Going) -> None:
+        """Threads between host memory and a storage go on."""
+        self.go_on(going)
 
     @rule(sent=moves, turns=st.integers(1, 4), outcome=st.sampled_from(MOSTLY_WELL))
-    @precondition(started)
+    @precondition(has_storage)
     def serves_with_storage(self, sent: list[Drawn], turns: int, outcome: StorageOutcome) -> None:
         """Clients send some messages, and in each turn of the server its copies are done, and its threads go on twice:
         to a call of the storage, and beyond it.
         """
         assert self.run is not None
-        if not self.run.engine.storage_threads:
-            return
         for drawn in sent:
             self.client.send(self.run, self.widened(drawn))
         for _ in range(turns):
@@ -93,6 +97,38 @@ class HostServerMachine(ServedMachine):
                 self.thread_goes_on(thread=thread, outcome="well")
                 self.thread_goes_on(thread=thread, outcome=outcome)
             self.turns(1)
+
+    @rule(sent=moves, going=threads_going, aborts=st.booleans(), later=threads_going)
+    @precondition(has_storage)
+    def fetches(self, sent: list[Drawn], going: Going, aborts: bool, later: Going) -> None:
+        """The server forgets what it has on the device and on the host, texts come again, and pages of them are on
+        their way from the storage. A client may take its request back meanwhile.
+        """
+        assert self.run is not None
+        run = self.run
+        self.all_copies_end()
+        self.go_on([(SAVES, "well")] * FEW)
+        self.turns(FEW)
+        if may_flush(run, self.exclude):
+            self.do("flush")
+        self.turns(1)
+        for drawn in sent:
+            self.client.send(run, self.widened(drawn))
+        self.turns(1)
+        self.go_on([(QUERIES, "well")] * 2)
+        self.turns(1)
+        self.go_on(going)
+        if aborts and run.here:
+            self.do("abort", request=max(run.here))
+        self.turns(1)
+        self.go_on(later)
+        self.turns(2)
+
+    def go_on(self, going: Going) -> None:
+        """Threads of a storage, by their numbers, go on."""
+        assert self.run is not None
+        for number, outcome in going:
+            self.thread_goes_on(self.run.engine.storage_threads[number], outcome)
 
     def thread_goes_on(self, thread: StorageThread, outcome: StorageOutcome) -> None:
         """A thread of the storage goes on. Where a storage must not raise, its call fails in another way."""
