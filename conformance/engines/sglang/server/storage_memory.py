@@ -100,7 +100,8 @@ class StorageWatch:
             last = first + len(operation.hash_value)
             self._step(STAGED, FULL, operation, enumerated(self._slots(FULL, operation.host_indices), first))
             for name, transfer in self._beside(operation.pool_transfers):
-                slots = self._slots(name, transfer.host_indices)
+                # Where fewer pages come than there are slots, the thread gives the others back.
+                slots = self._slots(name, transfer.host_indices)[: last - first]
                 self._step(STAGED, name, operation, enumerated(slots, last - len(slots)))
         real(operation)
 
