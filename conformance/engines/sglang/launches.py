@@ -49,6 +49,8 @@ TRACKS = ("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interva
 TRACKED = LaunchChoice("tracked", TRACKS, model="recurrent")
 CHUNKED, MIXED, FEW_STATES = "chunked prefill", "mixed batches", "few states"
 TRACKED_AHEAD = frozenset({pair(MODEL, "tracked", "overlap", "on")})
+# A request that is aborted for its time ends as by a stop token: while a step is in flight.
+LATE_AND_AHEAD = frozenset({frozenset({(MODEL, "tracked"), ("overlap", "on"), ("time limits", HURRY.name)})})
 MIXED_TRACK = frozenset({pair(MODEL, "tracked", MIXED, MIXED)})
 # Batches in which prompts are cut after some tokens, and requests that decode take a part of these.
 CUT_AND_MIXED = ((MODEL, "tracked"), (CHUNKED, CHUNKED), (MIXED, MIXED))
@@ -88,6 +90,7 @@ LAUNCHES = Launches(
     avoided={
         "session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)}),
         "server.tracked_ahead": TRACKED_AHEAD,
+        "server.overwritten_track": LATE_AND_AHEAD,
         "server.chunk_inside_page": frozenset(
             frozenset({*CUT_AND_MIXED, ("size", _size(*size).name)}) for size in SIZES if size[0] > 1
         ),
@@ -151,6 +154,7 @@ HOSTING = Launches(
     ),
     avoided={
         "server.tracked_ahead": TRACKED_AHEAD,
+        "server.overwritten_track": LATE_AND_AHEAD,
         "server.mixed_track": MIXED_TRACK,
         "host_server.slow_storage": frozenset(
             pair("write policy", "write_back", "storage", _storage(policy).name) for policy in STORAGE_POLICIES

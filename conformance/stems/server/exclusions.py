@@ -17,7 +17,8 @@ class ServerExclusion(StrEnum):
     # Memory given back in the turn after the last answer, by a server that was paused in that turn, or while something
     # is copied to or from host memory.
     RELEASE_AFTER_ANSWER = "server.release_after_answer"
-    OVERWRITTEN_TRACK = "server.overwritten_track"  # stop tokens where steps overlap and states are tracked
+    # Stop tokens where steps overlap and states are tracked; and, by ``Launches.avoided``, limits of time.
+    OVERWRITTEN_TRACK = "server.overwritten_track"
     TRACKED_AHEAD = "server.tracked_ahead"  # steps that overlap, where states are tracked: ``Launches.avoided``
     # Prompts in chunks beside requests that decode, where states are tracked and a page has several tokens:
     # ``Launches.avoided``.
