@@ -1,10 +1,11 @@
 """Bugs of host memory of many engines, drawn by lot, as edits of SGLang's newest classes; and harmless edits.
 
 The draw is that of ``host_memory_sample.py``, and the first ten that can be made in SGLang's unified tree with HiCache,
-in its controller or in its host pool are taken. Six before the tenth cannot: vLLM issue 49118 and SGLang pull request
-31668 are about requests that are aborted while host memory waits for a storage, SGLang pull request 38452 about such a
-storage, SGLang pull request 29204 about windows, and vLLM issue 54914 about several groups; the runs have none of
-these. The edits are made in the Python core, which each run has.
+in its controller or in its host pool are taken. Six before the tenth could not when the draw was made: vLLM issue 49118
+and SGLang pull request 31668 are about requests that are aborted while host memory waits for a storage, SGLang pull
+request 38452 about such a storage, SGLang pull request 29204 about windows, and vLLM issue 54914 about several groups;
+the runs had none of these then. Bugs of a storage are in ``storage_edits.py``. The edits are made in the Python core,
+which each run has.
 
 ``python tests/hicache_edits.py RELEASE NAME ...`` prints for each edit and seed, as JSON, the law that drawn runs of
 ``host_server`` find broken, and after how many seconds.
