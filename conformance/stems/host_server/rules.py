@@ -26,7 +26,12 @@ FEW = 12  # turns with copies that end, where they are told one by one
 MOSTLY_WELL: tuple[StorageOutcome, ...] = ("well", "well", "well", "partly", "fails", "raises")
 Going = list[tuple[int, StorageOutcome]]  # threads that go on, by their numbers, and what becomes of their calls
 threads_going = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(MOSTLY_WELL)), min_size=1, max_size=8)
-QUERIES, SAVES = 0, 3  # numbers of threads
+QUERIES, FETCHES, AGREES, SAVES = range(4)  # numbers of threads
+fetches_going = st.lists(
+    st.tuples(st.sampled_from((FETCHES, FETCHES, FETCHES, AGREES, SAVES)), st.sampled_from(MOSTLY_WELL)),
+    min_size=2,
+    max_size=8,
+)
 TURNS = 100  # so many turns, and a server without new requests has done what it can
 
 
@@ -98,7 +103,7 @@ class HostServerMachine(ServedMachine):
                 self.thread_goes_on(thread=thread, outcome=outcome)
             self.turns(1)
 
-    @rule(sent=moves, going=threads_going, aborts=st.booleans(), later=threads_going)
+    @rule(sent=moves, going=fetches_going, aborts=st.booleans(), later=threads_going)
     @precondition(has_storage)
     def fetches(self, sent: list[Drawn], going: Going, aborts: bool, later: Going) -> None:
         """The server forgets what it has on the device and on the host, texts come again, and pages of them are on

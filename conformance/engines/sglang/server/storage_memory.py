@@ -56,7 +56,7 @@ class StorageWatch:
         self._save: Any = None
         self._saving: list[tuple[str, dict[str, int]]] = []  # the slots of keys that a call stores, by pool
         self._controller.storage_host_pool.pin_memory = False  # pages on the way are in ordinary memory
-        OrderedStorage(self._controller.storage_backend, self._saved)
+        self._storage = OrderedStorage(self._controller.storage_backend, self._saved)
         self._watch()
 
     def go_on(self, thread: StorageThread, outcome: StorageOutcome) -> None:
@@ -114,8 +114,11 @@ class StorageWatch:
             self._step("fetch_ended", FULL, operation)
 
     def _fetched(self, real: Callable[..., Any], operation: Any, keys: list[str], places: Tensor, *more: Any) -> Any:
+        """Pages have come: no more than the storage gave, whatever the release counts."""
+        self._storage.came = 0
         count = real(operation, keys, places, *more)
-        self._step("fetched", FULL, operation, self._stored(FULL, self._slots(FULL, places)[:count], keys))
+        come = self._slots(FULL, places)[: min(count, self._storage.came)]
+        self._step("fetched", FULL, operation, self._stored(FULL, come, keys))
         return count
 
     def _fetched_beside(self, real: Callable[..., Any], transfers: list[Any], **more: Any) -> Any:

@@ -121,11 +121,12 @@ def threading_of(real: Any) -> SimpleNamespace:
 class OrderedStorage:
     """The calls of a release's storage, each of which stops its thread, and does what the run says.
 
-    ``saved`` is called with the keys that a call has stored, and the name of their pool in the release.
+    ``saved`` is called with the keys that a call has stored, and the name of their pool in the release. ``came``: how
+    many pages the last call has given, from the first on.
     """
 
     def __init__(self, storage: Any, saved: Callable[[str, list[str]], None]) -> None:
-        self._saved = saved
+        self._saved, self.came = saved, 0
         for name in ("batch_exists", "batch_exists_v2", "batch_get", "batch_get_v2", "batch_set", "batch_set_v2"):
             setattr(storage, name, self._ordered(getattr(self, f"_{name}"), getattr(storage, name)))
 
@@ -156,7 +157,8 @@ class OrderedStorage:
     def _batch_get(self, real: Callable[..., Any], outcome: StorageOutcome, keys: list[str], *more: Any) -> Any:
         found = real(keys, *more)
         kept = self._kept(outcome, len(keys))
-        return [page if at < kept else None for at, page in enumerate(found)]
+        self.came = next((at for at, page in enumerate(found) if page is None or at >= kept), len(found))
+        return [page if at < self.came else None for at, page in enumerate(found)]
 
     def _batch_get_v2(
         self, real: Callable[..., Any], outcome: StorageOutcome, transfers: list[Any], **more: Any
