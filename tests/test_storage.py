@@ -12,6 +12,7 @@ import pytest
 from driven import driven, sampled
 from storage_edits import HARMLESS, SAMPLE
 from test_host_server import BACK, FREED, PAIRS, STORED, Scripted, begun, comes, told
+from test_host_server import DRIVE as DRIVE_SERVERS
 
 from conformance.driver.lockstep import Finding
 from conformance.driver.protocol import EngineError, Json, Misuse
@@ -178,6 +179,9 @@ def test_a_thread_that_never_ends_and_a_queue_that_nobody_fills_are_errors_of_th
 # SGLang's real scheduler, controller, storage and threads.
 
 THREADS = ("saves", "queries", "fetches", "agrees")
+FETCHES: Json = {"op": "storage_goes_on", "thread": "fetches"}
+QUERIES: Json = {"op": "storage_goes_on", "thread": "queries"}
+BEGUN = (QUERIES, QUERIES, {"op": "turn", "times": 1}, FETCHES)  # the thread that fetches stands before its call
 
 
 def served(core: str, *between: Json, model: str = "full") -> tuple[Json, list[Json]]:
@@ -253,10 +257,8 @@ def test_windows_and_states_come_back_too(model: str, pool: str, slots: int) -> 
 @pytest.mark.engine
 def test_what_a_storage_cannot_give_is_computed() -> None:
     """The query finds ten pages, and the fetch half of them, or the storage cannot be reached then."""
-    goes: list[Json] = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
-    begins = {"op": "storage_goes_on", "thread": "fetches"}
     for outcome, come in (("partly", 5), ("raises", 0)):
-        counts = counted("0.5.23", "", *goes, begins, {**begins, "outcome": outcome})
+        counts = counted("0.5.23", "", *BEGUN, {**FETCHES, "outcome": outcome})
         found = [counts.get(f"{kind} full", 0) for kind in ("staged", "fetched", "inserted", "freed")]
         assert found == [10, come, come, 10 - come]
 
@@ -264,9 +266,7 @@ def test_what_a_storage_cannot_give_is_computed() -> None:
 @pytest.mark.engine
 def test_an_abort_under_a_fetch_gives_its_slots_back_when_the_thread_has_ended() -> None:
     """The thread sees it, and leaves the pages out."""
-    goes: list[Json] = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
-    begins = {"op": "storage_goes_on", "thread": "fetches"}
-    counts = counted("0.5.23", "", *goes, begins, {"op": "abort", "request": 1}, {"op": "turn", "times": 2})
+    counts = counted("0.5.23", "", *BEGUN, {"op": "abort", "request": 1}, {"op": "turn", "times": 2})
     assert [counts.get(f"{kind} full", 0) for kind in ("staged", "fetched", "inserted", "freed")] == [10, 0, 0, 10]
 
 
@@ -285,27 +285,7 @@ EDITED = """
         laws = (broken(make, exclude, seed, with_storage(KINDS.hosting)) for seed in (2, 1, 3))
         print(json.dumps([next((law for law in laws if law), None)]))
 """
-SCRIPTED = """
-    import json, sys
-    from host_memory_edits import made
-    from storage_edits import ALL
-    from conformance.driver.lockstep import Finding
-    from conformance.engines.registry import load
-    from conformance.stems.stem_registry import start
-
-    release, name, told = sys.argv[1:]
-    make = load("sglang", release=release).makers["host_server"]
-    config, steps = json.loads(told)
-    with made(ALL[name]):
-        run = start("host_server", make, config)
-        law = ""
-        try:
-            for step in steps:
-                run.do(**step)
-        except Finding as finding:
-            law = finding.law
-    print(json.dumps([law]))
-"""
+PLANT = "from host_memory_edits import made; from storage_edits import ALL; edit = made(ALL[{!r}]); edit.__enter__()"
 
 
 @pytest.fixture
@@ -321,11 +301,9 @@ HALF = ("failed_fetch_is_published", "counts_a_missing_page")
 @pytest.mark.engine
 @pytest.mark.parametrize("name", HALF)
 def test_a_page_that_has_not_come_is_not_published(name: str) -> None:
-    goes: list[Json] = [{"op": "storage_goes_on", "thread": "queries"}] * 2 + [{"op": "turn", "times": 1}]
-    begins = {"op": "storage_goes_on", "thread": "fetches"}
-    steps = served("", *goes, begins, {**begins, "outcome": "partly"})
-    found: list[Any] = driven("0.5.23", SCRIPTED, name, json.dumps(steps))
-    assert found == ["publish"]
+    runs = [served("", *BEGUN, {**FETCHES, "outcome": "partly"})]
+    found = driven("0.5.23", DRIVE_SERVERS.replace("PLANT", PLANT.format(name)), json.dumps(runs))
+    assert [said["law"] for said in found] == ["publish"]
 
 
 @pytest.mark.soak

@@ -7,10 +7,10 @@ themselves, token by token, also after a law was broken.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from conformance.driver.forward import Pools, reads, write
-from conformance.driver.shadow import EMPTY, FULL, NOBODY, STATES, SWA, Shadow
+from conformance.driver.shadow import EMPTY, FULL, NOBODY, STATES, SWA, Shadow, SlotContent
 from conformance.stems.host_server.protocol import HostServerEngine, HostStep
 from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import NOT_SAMPLED, ServedRequest, ServerEvent, ServerPass
@@ -47,7 +47,7 @@ class ServedMemory:
         self.requests: dict[int, RunRequest] = {}
         self.said: dict[int, list[int]] = {}
         self.copies: dict[int, HostStep] = {}
-        self.stored: dict[int, list[Any]] = {}
+        self.stored: dict[int, list[SlotContent | None]] = {}
 
     def follow(self, event: ServerEvent) -> None:
         """Requests come and leave, and sessions end."""
@@ -145,9 +145,8 @@ class ServedMemory:
     def fetched(self, step: HostStep) -> None:
         """Slots of the host hold what the storage kept."""
         for slot, entry in step.pairs:
-            for at, found in zip(self._places(step.pool, slot), self.stored[entry], strict=True):
-                prefix, writer = (EMPTY, NOBODY) if found is None else (found.prefix, found.writer)
-                self.shadow.write(on_host(step.pool), (at,), (prefix,), writer)
+            for place, found in zip(self._places(step.pool, slot), self.stored[entry], strict=True):
+                self._holds_now(on_host(step.pool), place, found)
 
     def ended(self, number: int) -> HostStep:
         """A copy is done: each of its targets holds what its source held. Returns the copy."""
@@ -159,7 +158,10 @@ class ServedMemory:
             )
             source, target = (device, host) if copy.kind == "stores" else (host, device)
             for read, written in zip(source[1], target[1], strict=True):
-                found = self.shadow.holds(source[0], read)
-                prefix, writer = (EMPTY, NOBODY) if found is None else (found.prefix, found.writer)
-                self.shadow.write(target[0], (written,), (prefix,), writer)
+                self._holds_now(target[0], written, self.shadow.holds(source[0], read))
         return copy
+
+    def _holds_now(self, pool: str, place: int, found: SlotContent | None) -> None:
+        """A place holds what was found elsewhere."""
+        prefix, writer = (EMPTY, NOBODY) if found is None else (found.prefix, found.writer)
+        self.shadow.write(pool, (place,), (prefix,), writer)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from conformance.driver.lockstep import LockStep
-from conformance.stems.host_server.exclusions import HostServerExclusion as Exclusion
+from conformance.stems.host_server.exclusions import allowed
 from conformance.stems.host_server.rules import MOSTLY_WELL, TURNS, HostServerMachine
 from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.server import crowd
@@ -30,9 +30,7 @@ def drive(lock: LockStep, rng: random.Random, exclude: Collection[StrEnum]) -> N
             _copies_end(lock, rng.choice((1, 2, EVERY)))
         for thread in run.engine.storage_threads:
             for _ in range(rng.choice((0, 1, 2, 2, 4))):
-                outcome = rng.choice(MOSTLY_WELL)
-                raises = outcome == "raises" and Exclusion.RAISING_STORAGE in exclude
-                lock.do("storage_goes_on", thread=thread, outcome="fails" if raises else outcome)
+                lock.do("storage_goes_on", thread=thread, outcome=allowed(rng.choice(MOSTLY_WELL), exclude))
         lock.do("turn", times=rng.choice((1, 1, 2)))
 
 

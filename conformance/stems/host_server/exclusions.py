@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
+
+from conformance.stems.host_server.protocol import StorageOutcome
 
 
 class HostServerExclusion(StrEnum):
@@ -16,6 +19,11 @@ class HostServerExclusion(StrEnum):
     REFUSED_LOAD = "host_server.refused_load"
     SLOW_STORAGE = "host_server.slow_storage"  # nodes that are saved when they are evicted: ``Launches.avoided``
     UNFENCED_COPY = "host_server.unfenced_copy"  # steps that overlap: ``Launches.avoided``
+
+
+def allowed(outcome: StorageOutcome, exclude: Collection[StrEnum]) -> StorageOutcome:
+    """What becomes of a call of the storage: where a storage must not raise, the call fails in another way."""
+    return "fails" if outcome == "raises" and HostServerExclusion.RAISING_STORAGE in exclude else outcome
 
 
 EXCLUSIONS = HostServerExclusion

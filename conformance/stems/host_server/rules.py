@@ -11,6 +11,7 @@ from hypothesis.stateful import precondition, rule
 
 from conformance.driver.shadow import STATES
 from conformance.stems.host_server.exclusions import HostServerExclusion as Exclusion
+from conformance.stems.host_server.exclusions import allowed
 from conformance.stems.host_server.protocol import StorageOutcome, StorageThread
 from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.launches import Launches
@@ -136,9 +137,8 @@ class HostServerMachine(ServedMachine):
             self.thread_goes_on(self.run.engine.storage_threads[number], outcome)
 
     def thread_goes_on(self, thread: StorageThread, outcome: StorageOutcome) -> None:
-        """A thread of the storage goes on. Where a storage must not raise, its call fails in another way."""
-        raises = outcome == "raises" and self.excludes(Exclusion.RAISING_STORAGE)
-        self.do("storage_goes_on", thread=thread, outcome="fails" if raises else outcome)
+        """A thread of the storage goes on."""
+        self.do("storage_goes_on", thread=thread, outcome=allowed(outcome, self.exclude))
 
     def all_copies_end(self) -> None:
         """Every copy that is in flight is done."""

@@ -14,8 +14,6 @@ from conformance.stems.host_server.keys import KeyNumbers, with_room_for_copy, w
 from spec.finite import Seq
 from spec.host_tier_state import HostTierState
 
-Job = tuple[int, int]  # the law's number of a slot, and of the copy from or into it
-
 
 class OnTheWay:
     """The fetches and the saves of one server, by the number that the engine gives each. ``blocks``: the number of the
@@ -91,7 +89,7 @@ class OnTheWay:
         """A reset: the server holds no slot for a save any more."""
         self._held.clear()
 
-    def _room(self) -> Job:
+    def _room(self) -> tuple[int, int]:
         """Free numbers of a copy and of an entry."""
         self._law.state, job = with_room_for_copy(self._state)
         self._law.state, entry = with_room_for_entry(self._state, self._blocks)

@@ -17,7 +17,7 @@ from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import has_storage, marks_of, orders_loads, recurrent_layers
 from conformance.engines.sglang.server.copying import CopyDevice, CopyStream
-from conformance.engines.sglang.server.storage_memory import StorageWatch
+from conformance.engines.sglang.server.storage_memory import STAGED, StorageWatch, watch_call
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep, Pair
 
 STORES, LOADS = "device_to_host_stream", "host_to_device_stream"
@@ -115,23 +115,18 @@ class HostWatch:
     def _watch(self) -> None:
         controller, tree = self._controller, self._tree
         for name, entry in self._entries.items():
-            self._put(entry.host_pool, "alloc", functools.partial(self._takes, name))
-            self._put(entry.host_pool, "free", functools.partial(self._freed, name))
-            self._put(entry.host_pool, "clear", functools.partial(self._cleared, name))
+            watch_call(entry.host_pool, "alloc", functools.partial(self._takes, name))
+            watch_call(entry.host_pool, "free", functools.partial(self._freed, name))
+            watch_call(entry.host_pool, "clear", functools.partial(self._cleared, name))
             entry.host_pool.backup_from_device_all_layer = functools.partial(self._stores, name)
             entry.host_pool.load_to_device_per_layer = functools.partial(self._loads, name)
         if STATES in self._entries:
-            self._put(self._rows.mamba_pool, "copy_from", self._copies_states)
-        self._put(controller, "write", self._writes)
-        self._put(controller, "start_writing", self._begins_writing)
-        self._put(controller, "load", self._promises)
-        self._put(tree, "writing_check", self._checked("ongoing_write_through", "published"))
-        self._put(tree, "loading_check", self._checked("ongoing_load_back", "loaded"))
-
-    @staticmethod
-    def _put(thing: Any, name: str, call: Callable[..., Any]) -> None:
-        real = getattr(thing, name)
-        setattr(thing, name, functools.wraps(real)(functools.partial(call, real)))
+            watch_call(self._rows.mamba_pool, "copy_from", self._copies_states)
+        watch_call(controller, "write", self._writes)
+        watch_call(controller, "start_writing", self._begins_writing)
+        watch_call(controller, "load", self._promises)
+        watch_call(tree, "writing_check", self._checked("ongoing_write_through", "published"))
+        watch_call(tree, "loading_check", self._checked("ongoing_load_back", "loaded"))
 
     def _copies_states(self, real: Callable[..., Any], sources: Tensor, targets: Tensor) -> Any:
         pairs = zip(sources.view(-1).tolist(), targets.view(-1).tolist(), strict=True)
@@ -210,7 +205,7 @@ class HostWatch:
         return set(self._read(name, self._entries[name].host_pool).free)
 
     def _note_storage(self, step: HostStep) -> None:
-        if step.kind == "staged":
+        if step.kind == STAGED:
             self._taken -= {(step.pool, slot) for slot, _ in step.pairs}
         self.steps.append(step)
 

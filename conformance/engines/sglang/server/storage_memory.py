@@ -47,7 +47,7 @@ class StorageWatch:
         self, scheduler: Any, names: Mapping[str, str], slots_of: SlotsOf, free: Callable[[str], set[int]], note: Note
     ) -> None:
         self._tree, self._controller = scheduler.tree_cache, scheduler.tree_cache.cache_controller
-        self._names, self._slots_of, self._free, self._note = names, slots_of, free, note
+        self._names, self._slots, self._free, self._note = names, slots_of, free, note
         self._page = int(self._controller.page_size)
         self._numbers: dict[int, int] = {}  # of operations of the release, by its own number
         self._entries: dict[tuple[str, str], int] = {}  # of what is stored, by pool and key
@@ -79,17 +79,17 @@ class StorageWatch:
         controller, tree = self._controller, self._tree
         for queue in (controller.ack_backup_queue, controller.ack_prefetch_queue, controller.prefetch_hit_queue):
             queue.others_go_on = self._threads_go_on
-        _put(controller.prefetch_buffer, "put", self._staged)
-        _put(controller, "_page_transfer", self._fetches)
-        _put(controller, "page_get_func", self._fetched)
-        _put(controller.storage_backend, "batch_get_v2", self._fetched_beside)
-        _put(controller, "write_storage", self._saves)
-        _put(controller, "page_set_func", self._sets)
-        _put(controller.storage_backend, "batch_set_v2", self._sets_beside)
-        _put(controller, "_page_backup", self._backs_up)
-        _put(tree.tree_core, "insert_host", self._inserted)
-        _put(tree, "_handle_prefetch_result", self._handled)
-        _put(tree, "_finish_write_through_ack", self._published)
+        watch_call(controller.prefetch_buffer, "put", self._staged)
+        watch_call(controller, "_page_transfer", self._fetches)
+        watch_call(controller, "page_get_func", self._fetched)
+        watch_call(controller.storage_backend, "batch_get_v2", self._fetched_beside)
+        watch_call(controller, "write_storage", self._saves)
+        watch_call(controller, "page_set_func", self._sets)
+        watch_call(controller.storage_backend, "batch_set_v2", self._sets_beside)
+        watch_call(controller, "_page_backup", self._backs_up)
+        watch_call(tree.tree_core, "insert_host", self._inserted)
+        watch_call(tree, "_handle_prefetch_result", self._handled)
+        watch_call(tree, "_finish_write_through_ack", self._published)
 
     # From the storage to the host.
 
@@ -203,9 +203,6 @@ class StorageWatch:
             if name is not None and one.indices_from_pool is None and one.host_indices is not None:
                 yield name, one
 
-    def _slots(self, name: str, places: Tensor) -> list[int]:
-        return self._slots_of(name, places)
-
     def _stored(self, name: str, slots: list[int], keys: Iterable[str]) -> list[tuple[int, int]]:
         """Slots with the numbers of the entries of the storage that these keys name."""
         entries = (self._entries.setdefault((name, key), len(self._entries) + 1) for key in keys)
@@ -223,6 +220,7 @@ def enumerated(slots: list[int], first: int) -> list[tuple[int, int]]:
     return [(slot, first + at) for at, slot in enumerate(slots)]
 
 
-def _put(thing: Any, name: str, call: Callable[..., Any]) -> None:
+def watch_call(thing: Any, name: str, call: Callable[..., Any]) -> None:
+    """From now on ``call`` stands for a call of this thing, and gets the real one first."""
     real = getattr(thing, name)
     setattr(thing, name, wraps(real)(partial(call, real)))
