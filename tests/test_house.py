@@ -465,7 +465,7 @@ def test_a_circle_is_seen(tmp_path: Path) -> None:
 
 
 # Rooms. A room imports those that stand before it.
-ROOMS = ("driver", "stems", "engines", "traces", "telling", "search", "planted")
+ROOMS = ("driver", "recording", "stems", "engines", "traces", "telling", "search", "planted")
 RUN_BACK = {
     (
         "conformance.driver.lockstep",
@@ -662,8 +662,8 @@ OF_OURS = "asks our own class what it has; of a release it reads the source"
 NO_PROBES = {  # what looks like a probe, by file and function, and is none
     **dict.fromkeys((f"sglang/replacing/compat.py {name}" for name in ("compared", "_short", "_takes")), OF_OURS),
     "sglang/replacing/dropin.py over": "asks our own class which members of the release's class it has",
-    "vllm/recording.py _cache": "finds what a call is given by the names of its arguments",
-    "vllm/recording.py _partial": "finds what a call is given by the names of its arguments",
+    "vllm/recording/block_hooks.py _cache": "finds what a call is given by the names of its arguments",
+    "vllm/recording/block_hooks.py _partial": "finds what a call is given by the names of its arguments",
 }
 ASKS = ("hasattr", "getattr_static", "signature", "getsource", "getmembers", "fields", "dir", "issubclass", "has")
 TABLES = ("__dataclass_fields__", "__abstractmethods__", "__annotations__", "__dict__", "parameters")

@@ -275,10 +275,11 @@ class LockStep:
     """One run: each operation is done to the law and to the engine, and the two are compared after each call.
 
     ``watch``: entered around each call to the engine (not around snapshots), for who tells which functions it calls.
+    ``often``: where the engine shows the law's own state, one of so many judgements evaluates all laws; 0 for none.
     """
 
-    def __init__(self, run: StemRun, config: Json) -> None:
-        self.run, self.law = run, run.law
+    def __init__(self, run: StemRun, config: Json, often: int = OFTEN) -> None:
+        self.run, self.law, self.often = run, run.law, often
         self.trace = Trace(getattr(run, "name", self.law.stem.name), dict(config))
         self.judged = 0
         self.listener = Listener(publishing_call(run.engine))
@@ -384,11 +385,11 @@ class LockStep:
         show it.
 
         Where nothing differs, the observed state is the law's own. The provers show that this state keeps every law,
-        so then all laws are evaluated only once in ``OFTEN`` judgements. Where something differs, the law's ledgers
+        so then all laws are evaluated only once in ``often`` judgements. Where something differs, the law's ledgers
         say nothing about what the engine shows; and of what no caller can tell only latent laws speak.
         """
         self.judged += 1
-        if not differs and self.judged % OFTEN:
+        if not differs and (not self.often or self.judged % self.often):
             return []
         laws = [law for law in self.law.stem.invariants.values() if not (law.ledger and differs)]
         if differs and all(map(self.run.hidden, differs)):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from conformance.driver.entrances import Entrances
 from conformance.driver.protocol import EngineError
-from conformance.engines.vllm.download import WHEELS
 
 if TYPE_CHECKING:
     from conformance.engines.registry import Loaded
     from conformance.engines.vllm.release import VLLMRelease
+    from conformance.engines.wheels import Wheels
 
 RELEASES = (
     *("0.13.0", "0.15.1", "0.16.0", "0.18.1", "0.20.2", "0.22.1"),
@@ -29,6 +29,15 @@ ENTRANCES = Entrances(
     handlers=(r"v1/engine/core\.py:\w*EngineCore\w*\.(?!__init__)\w+",),
     start=(r"v1/engine/core\.py:\w*EngineCore\w*\.(__init__|run_engine_core)",),
 )
+
+
+def _wheels() -> Wheels:
+    """The releases. They are imported late: a server that is recorded imports this module, and may have the standard
+    library and msgpack alone.
+    """
+    from conformance.engines.vllm.download import WHEELS
+
+    return WHEELS
 
 
 @dataclass(frozen=True)
@@ -58,22 +67,22 @@ class VLLMPlugin:
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""
-        WHEELS.known(release, self.releases)
+        _wheels().known(release, self.releases)
 
     @staticmethod
     def newest() -> str:
         """The newest release on the package index."""
-        return WHEELS.newest()
+        return _wheels().newest()
 
     @staticmethod
     def release_of(source: Path) -> str | None:
         """The release that a checkout says it is."""
-        return WHEELS.release_of(source)
+        return _wheels().release_of(source)
 
     def _import(self, release: str | None, source: Path | None) -> VLLMRelease:
         from conformance.engines.vllm.release import load
 
-        return load(*WHEELS.chosen(release, source, self.releases))
+        return load(*_wheels().chosen(release, source, self.releases))
 
 
 PLUGIN = VLLMPlugin()

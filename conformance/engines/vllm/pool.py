@@ -12,6 +12,7 @@ from typing import Any
 from conformance.driver.protocol import Json, Unsupported
 from conformance.engines.vllm import reading
 from conformance.engines.vllm.names import DigestTexts
+from conformance.engines.vllm.recording.block_hooks import number, numbers
 from conformance.engines.vllm.release import VLLMRelease
 from conformance.stems.block_pool.protocol import NULL, BlockPoolSnapshot, Name
 
@@ -36,13 +37,13 @@ class VLLMBlockPool:
         """``get_new_blocks``; its callers ask first whether there are enough."""
         if count > self._pool.get_num_free_blocks():
             return None
-        return reading.numbers(self._pool.get_new_blocks(count))
+        return numbers(self._pool.get_new_blocks(count))
 
     def find(self, group: int, text: Sequence[int]) -> int | None:
         """``get_cached_block``."""
         digests = self._request(text).block_hashes
         found = self._pool.get_cached_block(digests[len(text) - 1], [group])
-        return reading.number(found[0]) if found else None
+        return number(found[0]) if found else None
 
     def touch(self, blocks: Sequence[int]) -> None:
         """``touch``."""

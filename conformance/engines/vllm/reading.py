@@ -11,16 +11,6 @@ from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
 Named = Callable[[bytes], Name | None]
 
 
-def number(block: Any) -> int:
-    """The number of a block; 0 for the null block."""
-    return 0 if block.is_null else int(block.block_id)
-
-
-def numbers(blocks: Any) -> list[int]:
-    """The numbers of blocks."""
-    return [0 if block.is_null else block.block_id for block in blocks]
-
-
 def pool(release: VLLMRelease, pool: Any, named: Named) -> BlockPoolSnapshot:
     """The snapshot of a pool. ``named``: what a hash of the pool is the hash of."""
     queue = pool.free_block_queue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -92,7 +92,6 @@ ANSWERS = {
 }
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
 UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
-REQUESTS = ("request", "request_id")  # how methods name the request for which they do something
 
 
 class VLLMRelease:
@@ -388,31 +387,6 @@ class VLLMRelease:
     @cached_property
     def _outputs(self) -> Any:
         return self.imported.module("v1.outputs")
-
-
-# What a scheduler of any release has: who records its calls asks here.
-
-
-def calls_of(pool: Any, names: Iterable[str]) -> list[str]:
-    """Those of the calls that a pool has."""
-    return [name for name in names if hasattr(pool, name)]
-
-
-def calls_for_requests(manager: Any) -> Iterator[str]:
-    """The methods of a manager whose first argument is a request and that may change blocks."""
-    for name, function in inspect.getmembers(type(manager), inspect.isfunction):
-        first = list(inspect.signature(function).parameters)[1:2]
-        if not name.startswith(("_", "get_num")) and first and first[0] in REQUESTS:
-            yield name
-
-
-def flat(blocks: Any) -> Iterator[Any]:
-    """The blocks of a list, or of the lists of all groups."""
-    for block in blocks:
-        if hasattr(block, "block_id"):
-            yield block
-        else:
-            yield from block
 
 
 @cache

@@ -9,8 +9,9 @@ from typing import Any
 from conformance.driver.protocol import Json, PublishedEvents, Unsupported
 from conformance.engines.vllm import reading
 from conformance.engines.vllm.host_connector import HostConnector
+from conformance.engines.vllm.moves import Moves
 from conformance.engines.vllm.names import DigestTexts
-from conformance.engines.vllm.recording import Recorder
+from conformance.engines.vllm.recording.block_hooks import numbers
 from conformance.engines.vllm.release import VLLMRelease
 from conformance.engines.vllm.settings import HostTier, Setup
 from conformance.engines.vllm.transfers import TransferParams
@@ -61,8 +62,7 @@ class VLLMScheduler:
             raise Unsupported(f"no scheduler of the release has this configuration: {error}") from error
         self._manager = self._scheduler.kv_cache_manager
         self._size = self._manager.block_pool.hash_block_size
-        self._recorder = Recorder()
-        self._recorder.watch(self._manager)
+        self._watched = Moves(self._manager)
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
         self._host = self._connector if isinstance(self._connector, HostConnector) else None
         self._loading: dict[int, RequestLoad] = {}
@@ -73,7 +73,7 @@ class VLLMScheduler:
     @property
     def moves(self) -> list[Move]:
         """What was done to blocks in the last call."""
-        return self._recorder.moves
+        return self._watched.moves
 
     # The calls.
 
@@ -88,7 +88,7 @@ class VLLMScheduler:
         sends: bool = False,
     ) -> None:
         """``add_request``."""
-        self._recorder.begin()
+        self._watched.begin()
         if self._connector is not None:
             self._connector.asked[str(request)] = TransferParams(elsewhere, sends)
         made = self._release.request(request, tokens, outputs, mark, priority, self._size, self._names)
@@ -96,7 +96,7 @@ class VLLMScheduler:
 
     def schedule(self) -> Launched:
         """``schedule``, and what its SchedulerOutput tells the workers."""
-        self._recorder.begin()
+        self._watched.begin()
         requests = self._scheduler.requests
         running = {name for name, request in requests.items() if request.status == self._release.status.RUNNING}
         waits = {name: self._release.placeholders(request) for name, request in requests.items()}
@@ -123,7 +123,7 @@ class VLLMScheduler:
 
     def complete(self, sampled: Mapping[int, Sequence[int]], transfers: Transfers = NO_TRANSFERS) -> Completed:
         """``update_from_output`` of the oldest step in flight."""
-        self._recorder.begin()
+        self._watched.begin()
         output = self._flying.popleft()
         names = list(output.num_scheduled_tokens)
         before = {name: request for name, request in self._scheduler.requests.items() if name in names}
@@ -152,18 +152,18 @@ class VLLMScheduler:
 
     def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """``update_draft_token_ids``."""
-        self._recorder.begin()
+        self._watched.begin()
         made = self._release.drafted([str(request) for request in drafts], [list(each) for each in drafts.values()])
         self._scheduler.update_draft_token_ids(made)
 
     def abort(self, request: int) -> None:
         """``finish_requests``."""
-        self._recorder.begin()
+        self._watched.begin()
         self._scheduler.finish_requests(str(request), self._release.status.FINISHED_ABORTED)
 
     def reset(self, preempt: bool, host: bool = False) -> bool:
         """``reset_prefix_cache``."""
-        self._recorder.begin()
+        self._watched.begin()
         more = {"reset_connector": True} if host else {}
         return bool(self._scheduler.reset_prefix_cache(reset_running_requests=preempt, **more))
 
@@ -232,7 +232,7 @@ class VLLMScheduler:
 
     def _tables(self, name: str) -> Tables:
         managers = self._manager.coordinator.single_type_managers
-        return tuple(tuple(reading.numbers(manager.req_to_blocks.get(name, ()))) for manager in managers)
+        return tuple(tuple(numbers(manager.req_to_blocks.get(name, ()))) for manager in managers)
 
     def _named(self, key: bytes) -> Name | None:
         group, digest = self._release.split(key)

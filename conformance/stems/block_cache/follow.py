@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from conformance.driver.lockstep import INVARIANT, QUIESCENT, Finding, Law
 from conformance.driver.protocol import Json, Misuse
@@ -23,6 +24,13 @@ from spec.lengths import Length, in_pages, in_tokens
 NOTHING_HELD = "With no request, no step in flight and no transfer, every block is free."
 GIVES_BACK = ("free", "unpin")  # kinds of moves
 UNKNOWN = -1  # the number of a prefix that nobody knows yet
+
+
+class Stories(Protocol):
+    """The texts that requests will ever have."""
+
+    def new(self, request: int, mark: int, text: Iterable[int]) -> int:
+        """The number of a new story: the whole text of a request."""
 
 
 class BlockStories:
@@ -118,10 +126,12 @@ def first_place(table: Sequence[int], blocks: Sequence[int]) -> int:
 
 
 class Follower:
-    """The law's side of a run of ``block_cache``. ``here``: the requests that have not ended, by number."""
+    """The law's side of a run of ``block_cache``. ``here``: the requests that have not ended, by number. ``passes``: as
+    of ``Jobs``.
+    """
 
-    def __init__(self, law: Law, config: Json, stories: BlockStories) -> None:
-        self.law, self.stories, self.jobs = law, stories, Jobs(law)
+    def __init__(self, law: Law, config: Json, stories: Stories, passes: bool = True) -> None:
+        self.law, self.stories, self.jobs = law, stories, Jobs(law, passes)
         self.size: int = config["block_size"]
         self.kinds = [group["kind"] for group in config["layers"]]
         self.here: dict[int, FollowedRequest] = {}
@@ -153,6 +163,14 @@ class Follower:
     def comes(self, request: int, mark: int, tokens: Sequence[int], text: Sequence[int]) -> None:
         """A request comes with ``tokens`` and waits. ``text``: all that it will ever have."""
         self.here[request] = FollowedRequest(self.stories.new(request, mark, text), list(tokens))
+
+    def stands(self, request: int, computed: int, drafts: Sequence[int]) -> list[int]:
+        """A request has blocks when the run begins. Returns its rows, by group. ``computed``, ``drafts``: as of
+        ``FollowedRequest``.
+        """
+        rows = [self._row(request, group) for group in range(len(self.kinds))]
+        self.here[request].computed, self.here[request].drafts = computed, [*drafts]
+        return rows
 
     def must_know(self, request: int) -> FollowedRequest:
         """Raises ``Misuse`` for a request that is not here."""

@@ -14,10 +14,13 @@ from spec.lengths import Length
 
 
 class Jobs:
-    """The jobs of a run. A pass ends with its step, a transfer when the scheduler is told that it is done."""
+    """The jobs of a run. A pass ends with its step, a transfer when the scheduler is told that it is done.
 
-    def __init__(self, law: Law) -> None:
-        self._law = law
+    ``passes``: forward passes are jobs, too. Without transfers no promise and no law asks for them.
+    """
+
+    def __init__(self, law: Law, passes: bool = True) -> None:
+        self._law, self._passes = law, passes
         self._steps: deque[list[int]] = deque()  # of each step in flight, its passes
         self._loads: dict[int, dict[int, int]] = {}  # by request, the transfer into each of its rows
         self._sends: dict[int, list[int]] = {}  # by request, the transfers out of its rows
@@ -41,7 +44,7 @@ class Jobs:
 
     def launched(self, rows: Mapping[int, int]) -> None:
         """The step that was sent last has a pass of these rows, which reads each from this place on."""
-        for row, since in rows.items():
+        for row, since in rows.items() if self._passes else ():
             job = self._new()
             self._unseen(self._law.engine_step, "launch", row, job, since)
             self._steps[-1].append(job)

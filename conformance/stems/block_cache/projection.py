@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from conformance.stems.block_cache.follow import BlockStories, FollowedRequest
-from conformance.stems.block_cache.protocol import BlockCacheSnapshot
+from conformance.stems.block_cache.protocol import BlockCacheSnapshot, Known
 from conformance.stems.block_pool.projection import block_problems, project_blocks
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
 from conformance.stems.host_tier.projection import host_problems
@@ -76,12 +76,13 @@ def problems(
 ) -> list[str]:
     """What the snapshot shows and the law's state has no field for, in words. ``slots``: those of host memory."""
     host = [] if seen.host is None else [f"host memory: {said}" for said in host_problems(slots, seen.host)]
-    return [*block_problems(st.pool, pool), *_of_requests(seen, here), *host]
+    return [*block_problems(st.pool, pool), *of_requests(seen.requests, here), *host]
 
 
-def _of_requests(seen: BlockCacheSnapshot, here: Mapping[int, FollowedRequest]) -> Iterable[str]:
+def of_requests(known: Mapping[int, Known], here: Mapping[int, FollowedRequest]) -> Iterable[str]:
+    """What is wrong with what the scheduler knows of these requests, in words. ``known``: as the scheduler shows it."""
     for request, one in here.items():
-        shown = seen.requests.get(request)
+        shown = known.get(request)
         if shown is None:
             yield f"request {request} has not ended, and the scheduler does not have it"
             continue
@@ -91,6 +92,6 @@ def _of_requests(seen: BlockCacheSnapshot, here: Mapping[int, FollowedRequest]) 
         waits_with_blocks = bool(one.rows) and not one.drafts and shown.status != "running"
         if not waits_with_blocks and shown.computed != counted:
             yield f"request {request} counts {shown.computed} tokens as computed, and its passes compute {counted}"
-        known = min(len(shown.text), len(one.tokens))
-        if tuple(one.tokens[:known]) != tuple(shown.text[:known]):
+        both = min(len(shown.text), len(one.tokens))
+        if tuple(one.tokens[:both]) != tuple(shown.text[:both]):
             yield f"request {request} has another text than its caller gave it and its passes have sampled"

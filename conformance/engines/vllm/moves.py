@@ -1,0 +1,24 @@
+"""Writes down what a scheduler of vLLM does to blocks, and for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.engines.vllm.recording.block_hooks import BlockHooks, numbers
+from conformance.stems.block_cache.protocol import Move
+
+
+class Moves:
+    """``moves``: what was done to blocks since ``begin``. ``manager``: the KVCacheManager that is watched."""
+
+    def __init__(self, manager: Any) -> None:
+        self.moves: list[Move] = []
+        BlockHooks(manager, self._note)
+
+    def begin(self) -> None:
+        """A call begins."""
+        self.moves = []
+
+    def _note(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
+        name = getattr(request, "request_id", request)
+        self.moves.append(Move(kind, tuple(numbers(blocks)), None if name is None else int(name), group, first))

@@ -1,0 +1,329 @@
+"""Records a scheduler of vLLM while it serves: every call that can change blocks, and what it did to them.
+
+``record(scheduler, writer)`` sets hooks on the scheduler's own methods, and on those of its pool and managers
+(``block_hooks``). No line of the engine changes, and what the methods do and return is what they did before. A hook
+reads Python numbers of the scheduler alone. No tensor is touched, so that nobody waits for a device.
+
+A recording says nothing about texts. The engine's hash of a block is put through BLAKE2b under a key, so that equal
+texts have equal names in one recording, and nobody who has the file can try out texts. Processes of one server that
+should name texts alike (ranks) are given one key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from conformance.engines.vllm.recording import layout
+from conformance.engines.vllm.recording.block_hooks import BlockHooks, numbers
+from conformance.recording.block_records import (
+    ABORT,
+    ADD,
+    DONE,
+    KINDS,
+    LAUNCH,
+    NOBODY,
+    OUTSIDE,
+    RESET,
+    START,
+    packed,
+)
+from conformance.recording.segments import SegmentWriter
+
+DIGEST_BYTES = 8
+MOST_DIGESTS = 1 << 16  # that are kept, so that a hash is put through BLAKE2b once
+NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
+COUNTS = frozenset({"get", "touch", "free", "unpin"})  # kinds of moves that change reference counts
+UNNAMED = frozenset({"get", "evict"})  # kinds of moves after which a block has no hash
+
+
+class Recorder:
+    """The recorder of one scheduler. ``calls``: how many were written. ``stop`` ends the recording."""
+
+    def __init__(self, scheduler: Any, writer: SegmentWriter, key: bytes) -> None:
+        layout.must_be_known(scheduler)
+        self._scheduler, self._writer, self._key = scheduler, writer, key
+        self._manager = scheduler.kv_cache_manager
+        self._pool = self._manager.block_pool
+        self._singles = self._manager.coordinator.single_type_managers
+        self._split = layout.splitter(self._pool)
+        self.calls = 0
+        self._digests: dict[bytes, bytes] = {}
+        self._numbers: dict[str, int] = {}
+        self._next = 1
+        self._computed: dict[int, int] = {}  # by request, as it was recorded last
+        self._tables: dict[tuple[int, int], list[Any]] = {}  # by request and group, likewise, with the engine's objects
+        self._steps: dict[int, tuple[Any, list[Any]]] = {}  # by the id of its output, a step in flight and its record
+        self._step = 0
+        self._has_begun = self._inside = self._is_stopped = False
+        self._clear()
+        self._undo: list[tuple[Any, str]] = []
+        self._block_hooks = BlockHooks(self._manager, self._note)
+        self._watch("add_request", ADD, self._added)
+        self._watch("schedule", LAUNCH, self._launched)
+        self._watch("update_from_output", DONE, self._done)
+        self._watch("finish_requests", ABORT, _nothing)
+        self._watch("reset_prefix_cache", RESET, _answer)
+        self._see("_preempt_request", self._is_preempted)
+        self._see("_free_request", lambda request: self._ended.append(self._numbers[request.request_id]))
+        for request in scheduler.requests.values():
+            self._knows(request)
+        self._begin(not scheduler.running)
+
+    def stop(self) -> None:
+        """The recording ends, and the file is closed. The hooks stay, and do nothing."""
+        self._is_stopped = True
+        self._writer.close()
+
+    # Hooks on the scheduler.
+
+    def _watch(self, name: str, code: int, says: Callable[..., list[Any]]) -> None:
+        """Records each call of a method from outside. ``says``: what only a call of this code says, from its answer and
+        its arguments.
+        """
+        function = getattr(self._scheduler, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self._inside or self._is_stopped:
+                return function(*args, **kwargs)
+            if self._moves:
+                self._write(OUTSIDE, "", [])
+            self._inside = True
+            try:
+                answer = function(*args, **kwargs)
+            except BaseException as error:
+                self._write(code, name, [], type(error).__name__)
+                raise
+            finally:
+                self._inside = False
+            self._write(code, name, says(answer, *args, **kwargs))
+            return answer
+
+        setattr(self._scheduler, name, watched)
+
+    def _see(self, name: str, sees: Callable[[Any], None]) -> None:
+        """Sees for which request a method of the scheduler is called."""
+        function = getattr(self._scheduler, name)
+
+        def seen(request: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._is_stopped:
+                sees(request)
+            return function(request, *args, **kwargs)
+
+        setattr(self._scheduler, name, seen)
+
+    def _is_preempted(self, request: Any) -> None:
+        number = self._numbers[request.request_id]
+        self._preempted.append(number)
+        self._computed[number] = 0
+
+    # What calls say.
+
+    def _knows(self, request: Any) -> int:
+        number = self._numbers[request.request_id] = self._next
+        self._next += 1
+        self._computed[number] = request.num_computed_tokens
+        return number
+
+    def _added(self, _: Any, request: Any) -> list[Any]:
+        known = self._numbers.get(request.request_id)
+        return [known if known is not None else self._knows(request), request.num_prompt_tokens]
+
+    def _launched(self, output: Any, *_: Any, **__: Any) -> list[Any]:
+        of, computed = self._numbers, self._computed
+        counts = output.num_scheduled_tokens
+        starts: list[tuple[int, int]] = []
+        new, cached = [], output.scheduled_cached_reqs
+        for one in output.scheduled_new_reqs:
+            new.append(of[one.req_id])
+            starts.append((of[one.req_id], one.num_computed_tokens))
+        for name, start in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            if computed[number := of[name]] != start:
+                starts.append((number, start))
+        requests = [of[name] for name in counts]
+        computed.update(starts)
+        for number, count in zip(requests, counts.values(), strict=True):
+            computed[number] += count
+        self._step += 1
+        drafts = output.scheduled_spec_decode_tokens
+        said = [
+            *(self._step, requests, [*counts.values()], starts, new),
+            [of[name] for name in cached.resumed_req_ids],
+            [(of[name], len(tokens)) for name, tokens in drafts.items()] if drafts else [],
+        ]
+        if counts:
+            self._steps[id(output)] = output, said
+        return said
+
+    def _done(self, _: Any, output: Any, answer: Any, *__: Any) -> list[Any]:
+        _, said = self._steps.pop(id(output), (None, None))
+        if said is None:
+            return [0, b"", []]
+        tokens, places = answer.sampled_token_ids, answer.req_id_to_index
+        names = output.num_scheduled_tokens
+        sampled = bytes(len(tokens[places[name]]) for name in names) if tokens else bytes(len(names))
+        requests, changed = self._scheduler.requests, []
+        for name, number in zip(names, said[1], strict=True):
+            request = requests.get(name)
+            if request is not None and self._computed.get(number) != request.num_computed_tokens:
+                self._computed[number] = request.num_computed_tokens
+                changed.append((number, request.num_computed_tokens))
+        self._has_known = True
+        return [said[0], sampled, changed]
+
+    # What is done to blocks.
+
+    def _note(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
+        if self._is_stopped:
+            return
+        name: str | None = request if request is None or type(request) is str else request.request_id
+        number = NOBODY if name is None else self._numbers.get(name, NOBODY)
+        refs = [0 if block is None else block.ref_cnt for block in blocks] if kind in COUNTS else []
+        names: list[bytes] = []
+        if kind == "cache" or (kind in UNNAMED and any(block.block_hash is not None for block in blocks)):
+            names = [self._name(block) for block in blocks]
+        if kind == "cache":
+            self._compare(number, request.block_hashes, blocks, first)
+        at = NOBODY if group is None else group
+        self._moves.append((NUMBER_OF[kind], number, at, first, numbers(blocks), refs, names))
+        if name is not None and number != NOBODY:
+            self._touched[number] = name
+            if kind == "touch":
+                self._got[number] = name
+
+    def _compare(self, number: int, hashes: list[bytes], blocks: list[Any], first: int) -> None:
+        """Notes where the hash of a request's own text is another than that of a block at this place of the request."""
+        for place, block in enumerate(blocks, start=first):
+            if block is None or block.is_null or block.block_hash is None or place >= len(hashes):
+                continue
+            if self._split(block.block_hash)[1] != hashes[place]:
+                self._own.append((number, place, self._digest(hashes[place])))
+
+    def _name(self, block: Any) -> bytes:
+        """The digest of a block's hash, without its group; empty where it has none, or is left out."""
+        if block is None or block.is_null or block.block_hash is None:
+            return b""
+        return self._digest(self._split(block.block_hash)[1])
+
+    def _digest(self, hashed: bytes) -> bytes:
+        known = self._digests.get(hashed)
+        if known is None:
+            if len(self._digests) >= MOST_DIGESTS:
+                self._digests.clear()
+            known = self._digests[hashed] = blake2b(hashed, key=self._key, digest_size=DIGEST_BYTES).digest()
+        return known
+
+    def _changes(self) -> list[Any]:
+        """How the tables have changed of the requests for which something was done."""
+        changes = []
+        for number, name in self._touched.items():
+            for group, single in enumerate(self._singles):
+                now = single.req_to_blocks.get(name, ())
+                before = self._tables.get((number, group), [])
+                keep = min(len(before), len(now))
+                kept = now[:keep]
+                changed = [] if kept == before[:keep] else _differences(before, kept)
+                if changed or keep != len(before) or keep != len(now):
+                    changes.append((number, group, keep, changed, numbers(now[keep:])))
+                    self._tables[number, group] = list(now)
+        return changes
+
+    def _compare_found(self) -> None:
+        """Compares what requests got from the prefix cache with their own texts."""
+        for number, name in self._got.items():
+            request = self._scheduler.requests.get(name)
+            for group in range(len(self._singles) if request is not None else 0):
+                self._compare(number, request.block_hashes, self._tables.get((number, group), []), 0)
+
+    # Records.
+
+    def _clear(self) -> None:
+        self._moves: list[Any] = []
+        self._touched: dict[int, str] = {}
+        self._got: dict[int, str] = {}
+        self._own: list[tuple[int, int, bytes]] = []
+        self._ended: list[int] = []
+        self._preempted: list[int] = []
+        self._has_known = False
+
+    def _write(self, code: int, function: str, rest: list[Any], raised: str = "") -> None:
+        """A call is over."""
+        if not self._has_begun:
+            can_begin = self._has_known or not self._scheduler.running
+            self._clear()
+            self._begin(can_begin)
+            return
+        changes = self._changes()
+        self._compare_found()
+        record = [
+            *(code, time.time_ns() // 1000, function, self._moves, changes, self._pool.get_num_free_blocks()),
+            *(self._own, self._ended, self._preempted, raised, rest),
+        ]
+        self._writer.write(packed(record))
+        self.calls += 1
+        self._forget()
+        self._clear()
+        if self._writer.wants_start:
+            self._begin(True)
+
+    def _forget(self) -> None:
+        """Requests that have left are not known any more."""
+        for number in self._ended:
+            self._computed.pop(number, None)
+            for group in range(len(self._singles)):
+                self._tables.pop((number, group), None)
+        if self._ended:
+            gone = {*self._ended}
+            self._numbers = {name: number for name, number in self._numbers.items() if number not in gone}
+
+    def _begin(self, can_begin: bool) -> None:
+        """Writes the whole state. A recording that begins while steps are in flight waits for the first step that it
+        has seen launched: of earlier ones it does not know what they compute. While blocks wait to be given back, which
+        no table has any more, no state is written, either: nobody could say who holds them.
+        """
+        if not can_begin or layout.gives_back_later(self._scheduler):
+            return
+        self._has_begun = True
+        layout_of = layout.Layout(self._scheduler)
+        named = [block for block in self._pool.blocks if block.block_hash is not None]
+        requests = [self._request(request) for request in self._scheduler.requests.values()
+                    if not request.is_finished()]  # fmt: skip
+        record = [
+            *(START, time.time_ns() // 1000, layout.ENGINE, layout.version(), layout_of.config, layout_of.unknown),
+            *(self._pool.get_num_free_blocks(), layout_of.free(), [b.ref_cnt for b in self._pool.blocks[1:]]),
+            [(b.block_id, *self._named(b)) for b in named if not b.is_null],
+            *(requests, [said for _, said in self._steps.values()]),
+        ]
+        self._writer.write(packed(record), start=True)
+
+    def _named(self, block: Any) -> tuple[int, bytes]:
+        group, hashed = self._split(block.block_hash)
+        return group, self._digest(hashed)
+
+    def _request(self, request: Any) -> list[Any]:
+        number = self._numbers[request.request_id]
+        for group, single in enumerate(self._singles):
+            self._tables[number, group] = list(single.req_to_blocks.get(request.request_id, ()))
+        self._computed[number] = request.num_computed_tokens
+        drafts = [dict(said[6]).get(number, 0) for _, said in self._steps.values() if number in said[1]]
+        tables = [numbers(self._tables[number, group]) for group in range(len(self._singles))]
+        return [number, layout.status(request), request.num_computed_tokens, tables, drafts]
+
+
+def _differences(before: list[Any], now: list[Any]) -> list[int]:
+    """Place and block, wherever a place has another block than before."""
+    found: list[int] = []
+    for place, (old, new) in enumerate(zip(before, now, strict=False)):
+        if old is not new:
+            found += (place, *numbers([new]))
+    return found
+
+
+def _nothing(*_: Any, **__: Any) -> list[Any]:
+    return []
+
+
+def _answer(answer: Any, *_: Any, **__: Any) -> list[Any]:
+    return [bool(answer)]

@@ -1,0 +1,152 @@
+"""What a recording of a scheduler over a cache of blocks says, record by record (stem ``block_cache``).
+
+A record is one call to the scheduler, packed by msgpack as a list. The first element is its code. There is no token
+and no text in it: a text is named by digests of the engine's block hashes under a key that nobody keeps. Requests are
+numbered from 1 on in the order in which they came, blocks as the engine numbers them (0: the null block).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgpack
+
+START, ADD, LAUNCH, DONE, ABORT, RESET, OUTSIDE = range(7)
+CODES = {START: "start", ADD: "add", LAUNCH: "launch", DONE: "done", ABORT: "abort", RESET: "reset", OUTSIDE: "outside"}
+KINDS = ("get", "touch", "free", "cache", "cache_partial", "evict", "reset", "move_hashes", "unpin")
+NOBODY = -1  # in the place of a request or a group that is not known
+
+
+class RecordedMove(NamedTuple):
+    """One thing that was done to blocks, see ``Move`` of ``conformance.stems.block_cache.protocol``.
+
+    ``kind``: its place in ``KINDS``. ``blocks``: 0 where a block is left out. ``refs``: the reference counts of the
+    blocks afterwards; empty for ``cache``, ``evict`` and ``reset``. ``names``: the digests of the hashes of the blocks
+    afterwards, empty bytes for a block without one; given for ``cache``, and else only where a block has one that
+    should have none.
+    """
+
+    kind: int
+    request: int
+    group: int
+    first: int
+    blocks: list[int]
+    refs: list[int]
+    names: list[bytes]
+
+
+class TableChange(NamedTuple):
+    """How the table of a request in a group of layers has changed: the first ``keep`` places stay, but for
+    ``changed`` (place, block, place, block and so on), and ``more`` blocks follow.
+    """
+
+    request: int
+    group: int
+    keep: int
+    changed: list[int]
+    more: list[int]
+
+
+class RecordedCall(NamedTuple):
+    """One call.
+
+    ``at``: microseconds since 1970 at its end. ``function``: the engine's function. ``moves``, ``tables``: in order.
+    ``available``: free blocks afterwards. ``own``: request, place and digest, where the hash of a request's own text at
+    this place is another than that of the block that it got there. ``ended``, ``preempted``: requests. ``raised``: the
+    name of the exception that the call raised, else empty. ``rest``: what only a call of this code says, see below.
+
+    ``ADD``: request, tokens of its prompt. ``LAUNCH``: ``RecordedLaunch``. ``DONE``: ``RecordedDone``. ``RESET``:
+    whether it was done. ``OUTSIDE``: blocks changed between two calls.
+    """
+
+    code: int
+    at: int
+    function: str
+    moves: list[RecordedMove]
+    tables: list[TableChange]
+    available: int
+    own: list[tuple[int, int, bytes]]
+    ended: list[int]
+    preempted: list[int]
+    raised: str
+    rest: list[Any]
+
+
+class RecordedLaunch(NamedTuple):
+    """A step was launched: its number from 1 on; its requests in their order and how many tokens each computes; for
+    those that did not run before, and for those for which it is not what was computed before, request and start; those
+    of them that are new, and resumed; request and number of drafts, for those that have any.
+    """
+
+    step: int
+    requests: list[int]
+    counts: list[int]
+    starts: list[tuple[int, int]]
+    new: list[int]
+    resumed: list[int]
+    drafts: list[tuple[int, int]]
+
+
+class RecordedDone(NamedTuple):
+    """A step is done: its number; how many tokens each of its requests has sampled, a byte each, in their order;
+    request and number of computed tokens, where that has changed since the launch.
+    """
+
+    step: int
+    sampled: bytes
+    computed: list[tuple[int, int]]
+
+
+class RecordedRequest(NamedTuple):
+    """A request at a start. ``status``: ``waiting``, ``running`` or ``preempted``. ``drafts``: of its passes in flight,
+    the oldest first.
+    """
+
+    request: int
+    status: str
+    computed: int
+    tables: list[list[int]]
+    drafts: list[int]
+
+
+class RecordedStart(NamedTuple):
+    """The whole state.
+
+    ``engine``, ``version``: what runs. ``config``: as of ``BlockCacheEngine``, as far as the judge needs it.
+    ``unknown``: what of the engine no recording says, in words; then there is no verdict. ``free``: the free queue from
+    its head. ``refs``: of blocks 1 and on. ``names``: block, group and digest. ``steps``: those in flight, as they were
+    launched.
+    """
+
+    at: int
+    engine: str
+    version: str
+    config: dict[str, Any]
+    unknown: list[str]
+    available: int
+    free: list[int]
+    refs: list[int]
+    names: list[tuple[int, int, bytes]]
+    requests: list[RecordedRequest]
+    steps: list[RecordedLaunch]
+
+
+def packed(record: list[Any]) -> bytes:
+    """The bytes of a record."""
+    found: bytes = msgpack.packb(record)
+    return found
+
+
+def unpacked(data: bytes) -> RecordedCall | RecordedStart:
+    """The record that these bytes are."""
+    code, *rest = msgpack.unpackb(data, strict_map_key=False)
+    if code == START:
+        start = RecordedStart(*rest)
+        return start._replace(
+            requests=[RecordedRequest(*one) for one in start.requests],
+            steps=[RecordedLaunch(*one) for one in start.steps],
+        )
+    call = RecordedCall(code, *rest)
+    return call._replace(
+        moves=[RecordedMove(*move) for move in call.moves], tables=[TableChange(*table) for table in call.tables]
+    )

@@ -1,0 +1,103 @@
+"""Judges a recording from its first record to the first call that breaks a law."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conformance.driver.lockstep import Finding, LockStep, breaks
+from conformance.recording.block_records import CODES, RecordedCall, RecordedStart, unpacked
+from conformance.recording.segments import NotARecording, records
+from conformance.stems.block_cache.recorded.run import RecordedRun
+from conformance.stems.block_cache.recorded.state import in_use
+from conformance.stems.block_cache.recorded.stories import Digests, RecordedStories
+
+SHOWN_STATE = "the state with which the recording begins"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is said of a recording.
+
+    ``start``: its first record. ``calls``: how many were judged, the first wrong one among them. ``at``: the time of
+    the last of them. ``broken``: what the first wrong call broke, ``None`` if nothing is broken. ``function``,
+    ``requests``: the engine's function that was called then, and the requests for which it changed blocks or computed
+    something. ``by_function``: how many calls of each function were judged. ``starts``: how often the whole state was
+    shown and compared.
+    """
+
+    start: RecordedStart
+    calls: int
+    at: int
+    broken: Finding | None = None
+    function: str = ""
+    requests: list[int] = field(default_factory=list)
+    by_function: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+
+
+def judged(path: Path, often: int = 0, goes_on: Callable[[int], bool] = lambda _: True) -> Judged:
+    """Judges the recording ``path``. ``often``: all laws are evaluated after each of so many calls, 0 for never; else
+    they are where the recording shows something else than the law has. ``goes_on``: is told the number of the next
+    call, and says whether it is judged.
+
+    Raises ``NotARecording`` if the file is none, or nothing in it can be judged; ``OSError`` if it cannot be read.
+    """
+    digests, count = Digests(), 0
+    for record in _read(path):
+        digests.add(record)
+        count += 1
+    if not count:
+        raise NotARecording(f"{path}: its first record is not whole, so that there is nothing to judge")
+    played = _read(path)
+    start = next(played)
+    if not isinstance(start, RecordedStart):
+        raise NotARecording(f"{path}: it does not begin with the state of the engine")
+    if start.unknown:
+        raise NotARecording(f"{path}: the recorded server has what no recording says: {', '.join(start.unknown)}")
+    run = RecordedRun(start, RecordedStories(digests.places))
+    lock = LockStep(run, dict(start.config), often)
+    done = Counter[str]()
+    if (broken := _broken_by(run)) is not None:
+        return Judged(start, 0, start.at, broken)
+    calls, starts, at = 0, 1, start.at
+    for record in played:
+        if not goes_on(calls + 1):
+            break
+        run.record = record
+        at = record.at
+        if isinstance(record, RecordedStart):
+            starts += 1
+        else:
+            calls += 1
+            done[record.function] += 1
+        try:
+            lock.do(operation_of(record))
+        except Finding as finding:
+            return Judged(start, calls, at, finding, *_who(record), done, starts)
+    return Judged(start, calls, at, by_function=done, starts=starts)
+
+
+def operation_of(record: RecordedCall | RecordedStart) -> str:
+    """The operation of the run that plays this record."""
+    return CODES[record.code] if isinstance(record, RecordedCall) else "start"
+
+
+def _read(path: Path) -> Iterator[RecordedCall | RecordedStart]:
+    return map(unpacked, records(path))
+
+
+def _broken_by(run: RecordedRun) -> Finding | None:
+    """The first law that the state does not keep with which the recording begins."""
+    shown = in_use(run.law.state)
+    broken = [law for law in run.law.stem.invariants.values() if breaks(law, shown)]
+    return Finding(broken[0].name, broken[0].sentence, SHOWN_STATE) if broken else None
+
+
+def _who(record: RecordedCall | RecordedStart) -> tuple[str, list[int]]:
+    if isinstance(record, RecordedStart):
+        return "", []
+    named = {move.request for move in record.moves if move.request > 0}
+    return record.function, sorted(named | {*record.ended} | {*record.preempted})

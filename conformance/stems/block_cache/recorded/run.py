@@ -1,0 +1,206 @@
+"""A run of ``block_cache`` that is played from a recording: the scheduler has acted already, and is judged.
+
+Nobody is asked what happens next. Each operation is one record: it says what the scheduler did, which is explained as
+steps of the law (``conformance.stems.block_cache.follow``), and what the scheduler showed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+
+from conformance.driver.diff import FieldDifference, Names
+from conformance.driver.lockstep import ANSWERED, ANSWERED_SENTENCE, Calls, Finding, Law, Operation
+from conformance.driver.operations import operation, operations_of
+from conformance.driver.shadow import Shadow
+from conformance.recording.block_records import (
+    RecordedCall,
+    RecordedDone,
+    RecordedLaunch,
+    RecordedStart,
+)
+from conformance.stems.block_cache.follow import Follower
+from conformance.stems.block_cache.projection import of_requests
+from conformance.stems.block_cache.protocol import Launched
+from conformance.stems.block_cache.recorded.player import Player, Shown
+from conformance.stems.block_cache.recorded.state import first_state, standing_state
+from conformance.stems.block_cache.recorded.stories import RecordedStories
+from spec import block_cache as law
+from spec.block_cache import BlockCacheState
+from spec.block_pool_state import NO_HASH, NULL, BlockPoolState
+from spec.logic import but
+
+
+class RecordedRun:
+    """Plays the records after ``start``. ``stories``: the texts of the whole recording."""
+
+    lacks: Collection[str] = ()
+
+    def __init__(self, start: RecordedStart, stories: RecordedStories) -> None:
+        self.stories, self.engine = stories, Player(start)
+        state = first_state(start.config, stories)
+        self.law = Law(law.stem, state)
+        self.follower = Follower(self.law, start.config, stories, passes=False)
+        self.law.state = standing_state(state, start, self.follower, stories)
+        self.law.names = Names(row=self.follower.name, text=stories.name)
+        self.shadow = Shadow()
+        self._flying: deque[tuple[int, Launched, set[int]]] = deque(
+            (one.step, self.engine.launches(one), set()) for one in start.steps
+        )
+        self.engine.begins(start)
+        self.operations: Mapping[str, Operation] = operations_of(self)
+        self.seen: Shown = self.engine.shown
+        self._asked: Iterable[int] = ()  # the requests of the present call
+        self.record: RecordedCall | RecordedStart = start
+
+    # The calls of a scheduler.
+
+    @operation
+    def start(self) -> Calls:
+        """The recording shows the whole state once more: it must be what the calls before have led to."""
+        assert isinstance(self.record, RecordedStart)
+        self.engine.begins(self.record)
+        self._asked = [*self.seen.requests]
+        yield None
+
+    @operation
+    def add(self) -> Calls:
+        """A request comes."""
+        call = self._call()
+        request = call.rest[0]
+        if request not in self.follower.here:
+            self.follower.comes(request, 0, (), ())
+            self.engine.comes(request)
+        self._explain(call)
+        yield None
+
+    @operation
+    def launch(self) -> Calls:
+        """The scheduler makes a step and sends it to the workers."""
+        call = self._call()
+        launch = RecordedLaunch(*call.rest)
+        step = self.engine.launches(launch)
+        step = Launched(step.passes, tuple(request for request in call.preempted))
+        self._preempted(call)
+        if step.passes:
+            self._flying.append((launch.step, step, set()))
+            self.follower.jobs.step_begins()
+        self._explain(call, step)
+        yield None
+
+    @operation
+    def done(self) -> Calls:
+        """The oldest step in flight is done."""
+        call = self._call()
+        done = RecordedDone(*call.rest)
+        self.engine.completes(done)
+        while self._flying and self._flying[0][0] <= done.step:
+            number, step, dropped = self._flying.popleft()
+            if number == done.step:
+                self._verified(step, done, dropped)
+        self.follower.settle()
+        self._preempted(call)
+        self._explain(call)
+        yield None
+
+    def _verified(self, step: Launched, done: RecordedDone, dropped: Collection[int]) -> None:
+        for (request, one), sampled in zip(step.passes.items(), done.sampled, strict=True):
+            if request in self.follower.here and request not in dropped:
+                self.follower.verified(request, sampled - 1 if sampled else one.drafts)
+        self._asked = [*step.passes]
+
+    @operation
+    def abort(self) -> Calls:
+        """Requests are aborted."""
+        self._explain(self._call())
+        yield None
+
+    @operation
+    def outside(self) -> Calls:
+        """Blocks change between two calls."""
+        self._explain(self._call())
+        yield None
+
+    @operation
+    def reset(self) -> Calls:
+        """The prefix cache is reset."""
+        call = self._call()
+        self._preempted(call)
+        self._explain(call)
+        self.law.engine_step("reset", bool(call.rest[0]))
+        yield None
+
+    def _call(self) -> RecordedCall:
+        """The record that is played. Raises ``Finding`` if the engine's call raised an exception."""
+        call = self.record
+        assert isinstance(call, RecordedCall)
+        self.engine.plays(call)
+        self._asked = {*(request for request, _ in self.seen.places), *call.preempted}
+        if call.raised:
+            raise Finding(ANSWERED, ANSWERED_SENTENCE, f"{call.function} raised {call.raised}")
+        return call
+
+    def _preempted(self, call: RecordedCall) -> None:
+        """What steps in flight compute for these requests does not count any more."""
+        for _, _, dropped in self._flying:
+            dropped.update(call.preempted)
+
+    def _explain(self, call: RecordedCall, step: Launched | None = None) -> None:
+        self.follower.call(self.engine.moves, self.seen.requests, step, call.preempted)
+        if step is not None:
+            self._asked = {*self._asked, *step.passes}
+
+    # What the driver needs.
+
+    def snapshot(self) -> Shown:
+        """What the scheduler showed."""
+        return self.engine.shown
+
+    def follow(self) -> None:
+        """Each operation explains what its call has changed."""
+
+    def project(self) -> BlockCacheState:
+        """The law's state, with tables, counts and hashes as the scheduler showed them."""
+        st: BlockCacheState = self.law.state
+        now = self._tables(self._blocks(st.pool))
+        return st if now is st.pool else but(st, pool=now)
+
+    def _blocks(self, st: BlockPoolState) -> BlockPoolState:
+        refs, hashes = st.refs, st.hash
+        for block, count in self.seen.refs.items():
+            if st.refs(block) != count:
+                refs = refs.put(block, count)
+        for block, digest in self.seen.names.items():
+            prefix = self.stories.of_digest(digest) if digest else NO_HASH
+            if st.hash(block) != prefix:
+                hashes = hashes.put(block, prefix)
+        if refs is st.refs and hashes is st.hash and self.seen.available == st.available:
+            return st
+        return but(st, refs=refs, hash=hashes, available=self.seen.available)
+
+    def _tables(self, st: BlockPoolState) -> BlockPoolState:
+        table = st.table
+        for (request, group), places in self.seen.places.items():
+            one, shown = self.follower.here.get(request), self.seen.requests.get(request)
+            if one is None or shown is None or not one.rows:
+                continue
+            row, blocks = one.rows[group], shown.tables[group]
+            length = max(len(blocks), st.length(row))
+            for place in range(length) if places is None or length > len(blocks) else places:
+                block = blocks[place] if place < len(blocks) else NULL
+                if st.table(row, place) != block:
+                    table = table.put((row, place), block)
+        return st if table is st.table else but(st, table=table)
+
+    def hidden(self, change: FieldDifference) -> bool:
+        """Nothing is hidden from a caller."""
+        del change
+        return False
+
+    def beyond_state(self) -> list[str]:
+        """What is wrong with what the scheduler knows of the requests of this call."""
+        here = {request: one for request in self._asked if (one := self.follower.here.get(request)) is not None}
+        return [*of_requests(self.seen.requests, here)]
+
+    def judge(self) -> None:
+        """Nothing to add: the invariants say everything."""
