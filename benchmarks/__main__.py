@@ -17,7 +17,19 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, tables, transitions, trees
+from benchmarks import (
+    engines,
+    events,
+    locks,
+    lockstep,
+    recording,
+    schedulers,
+    shadow,
+    startup,
+    tables,
+    transitions,
+    trees,
+)
 from benchmarks.engines import Comparison
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry
@@ -82,6 +94,8 @@ def speeds(operations: int) -> dict[str, Any]:
     measured = (schedulers.measure(*one) for one in _progress(schedulers.engines(), "schedulers"))
     steps = [rate for rate in measured if rate is not None]
     out.print(tables.scheduler_steps(steps))
+    recorded = [recording.measure(*one) for one in _progress(recording.cases(), "recorders")]
+    out.print(tables.recorders(recorded))
     helps = [startup.measure(command) for command in _progress(startup.commands(), "help")]
     out.print(tables.helps(helps))
     return {
@@ -90,6 +104,7 @@ def speeds(operations: int) -> dict[str, Any]:
         "transitions": [asdict(r) for r in alone],
         "events": [asdict(r) for r in streams],
         "schedulers": [asdict(r) for r in steps],
+        "recorders": [asdict(c) for c in recorded],
         "help": [asdict(r) for r in helps],
     }
 

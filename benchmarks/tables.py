@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, transitions, trees
+from benchmarks import engines, events, locks, lockstep, recording, schedulers, shadow, startup, transitions, trees
 from conformance.driver.lockstep import OFTEN
 
 NO_PEER = (
@@ -56,6 +56,24 @@ def shadow_memory(costs: Sequence[shadow.Cost]) -> Table:
     for c in costs:
         times = (f"{c.with_ms:.3f}", f"{c.without_ms:.3f}", f"{c.ratio:.3f}")
         table.add_row(c.stem, f"{c.operations:,}", *times, "too dear" if c.dear else "")
+    return table
+
+
+def recorders(costs: Sequence[recording.Cost]) -> Table:
+    """What recording costs a scheduler, one line a load."""
+    caption = (
+        "Two schedulers make the steps of one load in turn, one of them recorded. Processor time of this thread in the "
+        f"scheduler's calls, medians of a step. With {recording.AT} requests a recorder may take {recording.LIMIT_US} "
+        "µs. Judged: calls a second, of one core. On a device: unmeasured; the hooks read no tensor."
+    )
+    headings = ("engine", "requests", "own µs", "more µs", "share", "bytes a step", "judged", "")
+    table = _table("A recorded scheduler under load, on one core", caption, *headings)
+    for c in costs:
+        if c.skipped:
+            table.add_row(c.engine, str(c.requests), *["-"] * 5, c.skipped)
+            continue
+        numbers = (f"{c.own_us:,.0f}", f"{c.more_us:,.0f}", f"{c.share:.2f}", f"{c.bytes:,}", f"{c.judged:,.0f}")
+        table.add_row(c.engine, str(c.requests), *numbers, "too dear" if c.dear else "")
     return table
 
 

@@ -552,6 +552,49 @@ def events(
         raise typer.Exit(streaming.run(streaming.StreamOptions(Path(stream), reader, late, json, form, str(file))))
 
 
+@app.command(name="record", cls=NamesEngines)
+def record_server(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="The command that starts a server.")
+    ] = None,
+    out: Annotated[Path, typer.Option("-o", "--output", help="The recording.")] = Path("cache.rec"),
+    demo: Annotated[
+        str | None, typer.Option(metavar="ENGINE", help="Record this engine's real scheduler under random load.")
+    ] = None,
+    release: Annotated[str | None, typer.Option(help="With --demo: a release; the newest without.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="With --demo: so many steps of the scheduler.")] = 2000,
+    seed: Annotated[int, typer.Option(help="With --demo: the seed of the load.")] = 1,
+) -> None:
+    """Record what a server does to its KV cache, call by call.
+
+    The recording has no text and no token. See docs/recording.md.
+    """
+    from slotproof.commands import recording
+
+    if demo is not None and command:
+        raise UsageError(f"--demo {demo}: a server's command is given, too; give one of them")
+    raise typer.Exit(
+        recording.server(command or [], out) if demo is None else recording.demo(demo, release, steps, out, seed)
+    )
+
+
+@app.command()
+def judge(
+    file: Annotated[Path, typer.Argument(help="A recording of `slotproof record`, or of slotproof.record.")],
+    laws: Annotated[int, typer.Option(min=0, help="Evaluate all laws after each of so many calls; 0: at starts.")] = 0,
+    json: Out = None,
+    form: Annotated[Literal["text", "json"], typer.Option("--format", help="What is printed.")] = "text",
+) -> None:
+    """Judge a recording, and name the first wrong call.
+
+    Exit code 1 if a law is broken; 3 if the file is no recording, or nothing in it can be judged.
+    """
+    from slotproof.commands import recording
+
+    _one_document(json, form)
+    raise typer.Exit(recording.judge(recording.JudgeOptions(file, laws, json, form, str(file))))
+
+
 @app.command()
 def causes(
     names: Annotated[list[str] | None, typer.Argument(metavar="[cause]...", help="Only these causes.")] = None,

@@ -118,6 +118,10 @@ EXECUTED: dict[str, tuple[Small | Nightly | InCI, ...]] = {
     "slotproof events stream.msgpack --reader set": (Small("events stream.msgpack --reader set"),),
     "slotproof events stream.msgpack --late": (Small("events stream.msgpack --late"),),
     "slotproof events stream.msgpack --format json": (Small("events stream.msgpack --format json"),),
+    "slotproof record --demo vllm --release 0.33.0 --steps 500 -o cache.rec": (Nightly(release=True),),
+    "slotproof judge cache.rec": (Small("judge cache.rec"),),
+    "slotproof judge cache.rec --laws 100": (Small("judge cache.rec --laws 1"),),
+    "slotproof judge cache.rec --format json": (Small("judge cache.rec --format json"),),
     "slotproof report -o page": (Nightly(),),
     "slotproof report -o page --trace insert_under_reader": (
         Small("report -o page --trace insert_under_reader --engine ours"),

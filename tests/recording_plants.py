@@ -93,18 +93,25 @@ def new_block_keeps_its_hash(core: Core, happens: Happens) -> Planted:
     return core.pool, "_maybe_evict_cached_block", evict
 
 
-def hash_of_the_next_block(core: Core, happens: Happens) -> Planted:
-    """A block gets the hash of the text up to the end of the block after it."""
+def hash_of_the_block_before(core: Core, happens: Happens) -> Planted:
+    """A block gets the hash of the text up to the end of the block before it."""
     caches = core.pool.cache_full_blocks
 
-    def cache_full_blocks(self: Any, request: Any, *args: Any, **kwargs: Any) -> None:
-        before = request.block_hashes
-        first = kwargs["num_cached_blocks"] if "num_cached_blocks" in kwargs else args[1]
-        last = kwargs["num_full_blocks"] if "num_full_blocks" in kwargs else args[2]
-        if first < last < len(before) and happens():
-            request.block_hashes = [*before[:first], *before[first + 1 :], before[-1]]
+    def cache_full_blocks(
+        self: Any,
+        request: Any,
+        blocks: Any,
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        block_size: int,
+        kv_cache_group_id: int,
+        block_mask: Any = None,
+    ) -> None:
+        before, first = request.block_hashes, num_cached_blocks
+        if 0 < first < num_full_blocks and happens():
+            request.block_hashes = [*before[:first], before[first - 1], *before[first + 1 :]]
         try:
-            caches(self, request, *args, **kwargs)
+            caches(self, request, blocks, first, num_full_blocks, block_size, kv_cache_group_id, block_mask)
         finally:
             request.block_hashes = before
 
@@ -135,7 +142,7 @@ def window_slides_too_far(core: Core, happens: Happens) -> Planted:
         skipped = int(skips(self, num_computed_tokens))
         reaches = (skipped + self.block_size) // self.block_size > skipped // self.block_size
         if skipped > 0 and reaches and skipped + self.block_size < num_computed_tokens and happens():
-            return skipped + self.block_size
+            return skipped + int(self.block_size)
         return skipped
 
     return core.window, "get_num_skipped_tokens", get_num_skipped_tokens
@@ -188,7 +195,7 @@ PLANTS: dict[Plant, dict[str, int]] = {
     touch_forgets_a_holder: {},
     held_block_is_handed_out: {},
     new_block_keeps_its_hash: {"blocks": 150},
-    hash_of_the_next_block: {},
+    hash_of_the_block_before: {},
     hit_of_another_text: {},
     window_slides_too_far: {"window": 40},
     aborted_request_keeps_its_blocks: {"aborts": 30},

@@ -12,7 +12,19 @@ import torch
 from driven import NEWEST, driven, have, sampled
 
 from benchmarks import __main__ as main
-from benchmarks import engines, events, locks, lockstep, runs, schedulers, shadow, startup, tables, transitions
+from benchmarks import (
+    engines,
+    events,
+    locks,
+    lockstep,
+    recording,
+    runs,
+    schedulers,
+    shadow,
+    startup,
+    tables,
+    transitions,
+)
 from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
 from benchmarks.timing import interleaved
@@ -41,6 +53,17 @@ def test_every_help_is_timed() -> None:
     assert startup.Row("", startup.LIMIT_S + 1).late
     assert not startup.Row("", startup.LIMIT_S / 2).late
     assert tables.helps([row]).row_count == 1
+
+
+@pytest.mark.engine
+def test_the_cost_of_a_recorder_is_measured() -> None:
+    engine, release, requests = recording.cases()[0]
+    cost = recording.measure(engine, release, requests, steps=20)
+    assert not cost.skipped
+    assert min(cost.own_us, cost.bytes, cost.judged) > 0
+    assert tables.recorders([cost, recording.Cost("none", 8, skipped="no release")]).row_count == 2
+    assert recording.Cost("", recording.AT, more_us=recording.LIMIT_US + 1).dear
+    assert not recording.Cost("", recording.AT, more_us=recording.LIMIT_US - 1).dear
 
 
 def test_the_cost_of_the_shadow_is_measured() -> None:

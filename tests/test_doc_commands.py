@@ -22,6 +22,8 @@ from doc_commands import EXECUTED, InCI, Nightly, Small, in_blocks, in_sentences
 from driven import NEWEST, have
 from typer.main import get_command
 
+from conformance.recording.block_records import ADD, START, packed
+from conformance.recording.segments import SegmentWriter
 from slotproof import cli, pytest_plugin
 from slotproof.console import screen
 
@@ -56,7 +58,18 @@ def laid_out(folder: Path) -> Path:
         (folder / name).write_text(json.dumps(RUN))
     stored = {"type": "BlockStored", "block_hashes": [7], "parent_block_hash": None, "token_ids": [1], "block_size": 1}
     (folder / "stream.msgpack").write_bytes(msgpack.packb([0.5, [stored]]))
+    recording(folder / "cache.rec")
     return folder
+
+
+def recording(path: Path) -> None:
+    """A recording of a server to which one request has come."""
+    config = {"block_size": 2, "blocks": 2, "layers": [{"kind": "full"}], "caching": True, "requests": 1}
+    writer = SegmentWriter(path)
+    start = [0, "engine", "1", {**config, "max_length": 8}, [], 2, [1, 2], [0, 0], [], [], []]
+    writer.write(packed([START, *start]), start=True)
+    writer.write(packed([ADD, 1, "add_request", [], [], 2, [], [], [], "", [1, 3]]))
+    writer.close()
 
 
 def repository(folder: Path) -> None:

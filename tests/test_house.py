@@ -503,7 +503,7 @@ def test_few_arrows_run_back_up_between_rooms() -> None:
 
 # The rooms of the command line; its entry points stand above them.
 OF_COMMANDS = ("spec_lint", "console", "checks", "review", "proving", "planted", "pages", "commands")
-ENTRIES = ("__init__", "__main__", "cli", "plugin", "pytest_plugin")
+ENTRIES = ("__init__", "__main__", "cli", "plugin", "pytest_plugin", "record")
 # The prover's files, and what stands beside them: made from the prover, which knows nothing of it.
 OF_PROOFS = ("prover", "mutation", "difference")
 
@@ -657,13 +657,11 @@ def test_a_planted_name_is_seen(tmp_path: Path) -> None:
 
 # Probes of a release: questions whose answer says which release it is, or what a release has. In the folder of an
 # engine they stand in one place, or in one for each part of the engine that is driven alone.
-KNOWS_RELEASES = {"sglang": ("releases",), "vllm": ("release.py", "offloading.py", "host_slots.py")}
+KNOWS_RELEASES = {"sglang": ("releases",), "vllm": ("release.py", "offloading.py", "host_slots.py", "recording")}
 OF_OURS = "asks our own class what it has; of a release it reads the source"
 NO_PROBES = {  # what looks like a probe, by file and function, and is none
     **dict.fromkeys((f"sglang/replacing/compat.py {name}" for name in ("compared", "_short", "_takes")), OF_OURS),
     "sglang/replacing/dropin.py over": "asks our own class which members of the release's class it has",
-    "vllm/recording/block_hooks.py _cache": "finds what a call is given by the names of its arguments",
-    "vllm/recording/block_hooks.py _partial": "finds what a call is given by the names of its arguments",
 }
 ASKS = ("hasattr", "getattr_static", "signature", "getsource", "getmembers", "fields", "dir", "issubclass", "has")
 TABLES = ("__dataclass_fields__", "__abstractmethods__", "__annotations__", "__dict__", "parameters")

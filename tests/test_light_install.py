@@ -84,11 +84,12 @@ LACKING: dict[str, tuple[str, tuple[str, ...]]] = {
     "mends": ("the engine sglang", ("sglang",)),
     "reach": ("the engine sglang", ("sglang",)),
     "engines": ("engines", ("prove", "impl")),
+    "record --demo vllm": ("the engine vllm", ("vllm",)),
     "report -o page": ("report", ("prove", "impl")),
     "docs": ("docs", ("prove", "impl")),
     "list faults": ("list faults", ("prove", "impl")),
 }
-NEEDS_NOTHING = {"events", "list"}  # commands that work, or whose input alone can be wrong
+NEEDS_NOTHING = {"events", "judge", "list"}  # commands that work, or whose input alone can be wrong
 
 
 @pytest.fixture(scope="module")

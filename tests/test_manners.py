@@ -224,6 +224,8 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "list": ("commands.listing", "run"),
         "verify": ("commands.verifying", "run"),
         "events": ("commands.streaming", "run"),
+        "record": ("commands.recording", "server"),
+        "judge": ("commands.recording", "judge"),
     }[command]
     monkeypatch.setattr(f"slotproof.{module}.{name}", fail)
     needed = {

@@ -27,7 +27,8 @@ USED_AT, CONTINUES = 8, 1 << 31  # CONTINUES in a length: the record goes on in 
 UNIT = mmap.ALLOCATIONGRANULARITY
 SEGMENT_BYTES = 1 << 20
 FEWEST_SEGMENTS = 4
-STARTS_SHARE = 8  # between two starts there are at least so many times the bytes of a start
+STARTS_SHARE = 8  # between two starts there are so many times the bytes of a start
+START_OF_RING = 4  # a start has at most this part of a ring, so that a ring always has a whole one
 
 
 class NotARecording(ValueError):
@@ -58,11 +59,21 @@ class SegmentWriter:
     @property
     def wants_start(self) -> bool:
         """It is time for the whole state of the engine, so that a reader of a ring finds one."""
-        return self._since_start > max(STARTS_SHARE * self._start_bytes, self._size)
+        enough = max(STARTS_SHARE * self._start_bytes, self._size)
+        if self._segments:
+            enough = min(enough, self._segments * self._size // 2 - self._start_bytes)
+        return self._since_start > enough
 
     def write(self, record: bytes, start: bool = False) -> None:
-        """Appends a record. ``start``: a reader may begin with it."""
+        """Appends a record. ``start``: a reader may begin with it.
+
+        Raises ``ValueError`` for a start that has more than a quarter of a ring; then nothing is written.
+        """
         if start:
+            ring = self._segments * self._size
+            if ring and len(record) * START_OF_RING > ring:
+                least = UNIT + START_OF_RING * len(record) + self._size
+                raise ValueError(f"ring: the state of this server needs a ring of at least {least} bytes")
             self._since_start, self._start_bytes = 0, len(record)
             if self._at > SEGMENT_HEADER.size:
                 self._open_next(True)

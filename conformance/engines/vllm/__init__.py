@@ -14,6 +14,7 @@ from conformance.driver.protocol import EngineError
 
 if TYPE_CHECKING:
     from conformance.engines.registry import Loaded
+    from conformance.engines.vllm.load import LoadedScheduler
     from conformance.engines.vllm.release import VLLMRelease
     from conformance.engines.wheels import Wheels
 
@@ -64,6 +65,13 @@ class VLLMPlugin:
         folder = None if source is None else source.resolve()
         roots = (found.imported.root / "vllm",)
         return Loaded(self.name, release, makers(found), self.own, source=folder, roots=roots, notes=found.notes)
+
+    def under_load(self, release: str | None, seed: int, requests: int = 16) -> LoadedScheduler:
+        """The real scheduler of a release, the newest that is known without one, with so many random clients."""
+        from conformance.engines.vllm.load import LoadedScheduler, ServerLoad
+
+        load = ServerLoad(requests=requests, blocks=max(600, 48 * requests))
+        return LoadedScheduler(self._import(release or self.releases[-1], None), load, seed)
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""

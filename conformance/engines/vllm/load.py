@@ -17,7 +17,7 @@ from conformance.engines.vllm.settings import Setup
 
 
 @dataclass(frozen=True)
-class Load:
+class ServerLoad:
     """How much a server has to do, and with what.
 
     ``requests``: so many run at a time, and a quarter more are there. ``blocks``, ``block_size``: the pool. ``prompt``,
@@ -43,7 +43,7 @@ class Load:
 class LoadedScheduler:
     """A scheduler with its clients. ``scheduler``: the release's own. ``step`` makes one step and completes another."""
 
-    def __init__(self, release: VLLMRelease, load: Load, seed: int) -> None:
+    def __init__(self, release: VLLMRelease, load: ServerLoad, seed: int) -> None:
         self._release, self._load, self._random = release, load, random.Random(seed)
         size, longest = load.block_size, load.prompt + load.outputs
         setup = Setup(

@@ -20,5 +20,5 @@ class Moves:
         self.moves = []
 
     def _note(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
-        name = getattr(request, "request_id", request)
+        name = request if request is None or isinstance(request, str) else request.request_id
         self.moves.append(Move(kind, tuple(numbers(blocks)), None if name is None else int(name), group, first))

@@ -26,7 +26,7 @@ GIVES_BACK = ("free", "unpin")  # kinds of moves
 UNKNOWN = -1  # the number of a prefix that nobody knows yet
 
 
-class Stories(Protocol):
+class StoryNumbers(Protocol):
     """The texts that requests will ever have."""
 
     def new(self, request: int, mark: int, text: Iterable[int]) -> int:
@@ -130,7 +130,7 @@ class Follower:
     of ``Jobs``.
     """
 
-    def __init__(self, law: Law, config: Json, stories: Stories, passes: bool = True) -> None:
+    def __init__(self, law: Law, config: Json, stories: StoryNumbers, passes: bool = True) -> None:
         self.law, self.stories, self.jobs = law, stories, Jobs(law, passes)
         self.size: int = config["block_size"]
         self.kinds = [group["kind"] for group in config["layers"]]
@@ -414,6 +414,10 @@ class Follower:
 
     def _kept_rows(self, one: FollowedRequest) -> list[int]:
         return [row for row in one.rows if self.state.phase(row) == KEPT]
+
+    def holds(self, request: int) -> set[int]:
+        """The blocks of a request that has left, and which were not given back yet."""
+        return self._held([row for name, one in self.kept if name == request for row in self._kept_rows(one)])
 
     def _held(self, rows: Sequence[int]) -> set[int]:
         pool = self.state.pool

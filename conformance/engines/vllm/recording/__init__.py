@@ -1,1 +1,49 @@
-"""Watches a scheduler of vLLM from inside its process. This folder imports the standard library and msgpack alone."""
+"""Watches a scheduler of vLLM from inside its process. This folder imports the standard library and msgpack alone.
+
+``record`` is what ``slotproof.record`` calls for a scheduler of this engine. ``plug_in`` is the plug-in that a server
+of the engine loads by itself in each of its processes (entry point group ``vllm.general_plugins``).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from conformance.recording import asked
+from conformance.recording.segments import SegmentWriter
+
+
+def record(scheduler: Any, writer: SegmentWriter, key: bytes) -> Any:
+    """Records a scheduler from now on. Returns the recorder, whose ``stop()`` ends the recording.
+
+    Raises ``ValueError`` if this is no scheduler that can be recorded; it says what is missing.
+    """
+    from conformance.engines.vllm.recording.recorder import Recorder
+
+    return Recorder(scheduler, writer, key)
+
+
+def plug_in() -> None:
+    """Where ``SLOTPROOF_RECORD`` is set: records each scheduler of this process from the moment it is made."""
+    if asked.path() is None:
+        return
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    on_each(Scheduler)
+
+
+def on_each(scheduler_class: Any) -> None:
+    """Records each scheduler of this class, and of those derived from it, that is made from now on.
+
+    A server whose scheduler cannot be recorded starts all the same, and the log says why.
+    """
+    made = scheduler_class.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        try:
+            self.slotproof_recorder = record(self, asked.writer(), asked.key())
+        except (OSError, ValueError) as error:
+            logging.getLogger("slotproof").warning("nothing is recorded: %s", error)
+
+    scheduler_class.__init__ = init

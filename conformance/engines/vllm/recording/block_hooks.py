@@ -1,25 +1,28 @@
 """Watches what a scheduler of vLLM does to blocks, and for whom.
 
-The methods of the pool that change blocks are wrapped on the object, and so are the methods of the managers above it
-that say for which request it is done. Nothing of what they do or return changes. Both who drives a release
-(``conformance.engines.vllm.moves``) and who records a server (``conformance.engines.vllm.recording.recorder``) watch
-in this way.
+The methods of the pool that change blocks are wrapped on the object; nothing of what they do or return changes. For
+whom it is done, the stack says: the innermost method that is called for a request, whose first argument is the request
+or its id. So only what changes blocks costs anything, and not the many calls for each request of each step that change
+none. Both who drives a release (``conformance.engines.vllm.moves``) and who records a server
+(``conformance.engines.vllm.recording.recorder``) watch in this way.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 Function = Callable[..., Any]
 REQUESTS = ("request", "request_id")  # how methods name the request for which they do something
+DEEPEST = 16  # so many callers of a method of the pool are looked at
 
 
 class Note(Protocol):
     """Is told what was done to blocks, after it was done. ``conformance.stems.block_cache.protocol.Move`` says which
     kinds there are. ``blocks``: the engine's objects, ``None`` where a block is left out. ``request``: the engine's
-    object, or its id, or ``None`` where nobody said for whom.
+    object, or its id, or ``None`` where no caller says for whom.
     """
 
     def __call__(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
@@ -27,23 +30,33 @@ class Note(Protocol):
 
 
 class BlockHooks:
-    """The hooks on one KVCacheManager with its pool and the managers of its groups."""
-
-    __slots__ = ("group", "note", "request")
+    """The hooks on the pool of one KVCacheManager."""
 
     def __init__(self, manager: Any, note: Note) -> None:
-        self.note = note
-        self.request: Any = None
-        self.group: int | None = None
+        self._take = note
+        self._groups = {id(single): at for at, single in enumerate(manager.coordinator.single_type_managers)}
         pool = manager.block_pool
         for name, hook in self._hooks().items():
             if hasattr(pool, name):
                 setattr(pool, name, hook(getattr(pool, name), pool))
-        for at, single in enumerate(manager.coordinator.single_type_managers):
-            for name, first in calls_for_requests(single):
-                setattr(single, name, self._on_behalf(getattr(single, name), first, at))
-        for name, first in calls_for_requests(manager):
-            setattr(manager, name, self._on_behalf(getattr(manager, name), first, None))
+
+    def _note(self, kind: str, blocks: list[Any]) -> None:
+        """Notes what the caller of the caller of this method has done."""
+        request, group = self._for_whom()
+        self._take(kind, blocks, request, group, 0)
+
+    def _for_whom(self) -> tuple[Any, int | None]:
+        """The request for which a method of the pool is called, and its group of layers; ``None`` where nobody says."""
+        frame = sys._getframe(3)
+        for _ in range(DEEPEST):
+            code = frame.f_code
+            if code.co_argcount > 1 and code.co_varnames[1] in REQUESTS:
+                known = frame.f_locals
+                return known[code.co_varnames[1]], self._groups.get(id(known[code.co_varnames[0]]))
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return None, None
 
     def _hooks(self) -> dict[str, Callable[[Function, Any], Function]]:
         return {
@@ -58,34 +71,13 @@ class BlockHooks:
             "unpin_blocks": self._unpin,
         }
 
-    def _on_behalf(self, function: Function, named: str, group: int | None) -> Function:
-        """The method, which is called for each request of each step; what it does is done for its first argument."""
-
-        def for_request(request: Any, *args: Any, **kwargs: Any) -> Any:
-            before, self.request = self.request, request
-            group_before, self.group = self.group, group
-            try:
-                return function(request, *args, **kwargs)
-            finally:
-                self.request, self.group = before, group_before
-
-        def for_id(request_id: Any, *args: Any, **kwargs: Any) -> Any:
-            before, self.request = self.request, request_id
-            group_before, self.group = self.group, group
-            try:
-                return function(request_id, *args, **kwargs)
-            finally:
-                self.request, self.group = before, group_before
-
-        return for_request if named == "request" else for_id
-
     # The methods of the pool.
 
     def _get(self, function: Function, _: Any) -> Function:
         def get_new_blocks(*args: Any, **kwargs: Any) -> Any:
             taken = function(*args, **kwargs)
             if taken:
-                self.note("get", taken, self.request, self.group, 0)
+                self._note("get", taken)
             return taken
 
         return get_new_blocks
@@ -95,7 +87,7 @@ class BlockHooks:
             held = list(flat(blocks))
             done = function(blocks)
             if held:
-                self.note("touch", held, self.request, self.group, 0)
+                self._note("touch", held)
             return done
 
         return touch
@@ -105,35 +97,35 @@ class BlockHooks:
             ordered = list(ordered_blocks)
             done = function(ordered)
             if ordered:
-                self.note("free", ordered, self.request, self.group, 0)
+                self._note("free", ordered)
             return done
 
         return free_blocks
 
     def _cache(self, function: Function, _: Any) -> Function:
-        known = inspect.signature(function)
+        given = _by_name(function)
 
         def cache_full_blocks(*args: Any, **kwargs: Any) -> Any:
             done = function(*args, **kwargs)
-            given = known.bind(*args, **kwargs).arguments
-            first, last = given["num_cached_blocks"], given["num_full_blocks"]
+            first, last = given("num_cached_blocks", args, kwargs), given("num_full_blocks", args, kwargs)
             if first < last:
-                places = given["blocks"][first:last]
-                if (mask := given.get("block_mask")) is not None:
+                places = given("blocks", args, kwargs)[first:last]
+                if (mask := given("block_mask", args, kwargs)) is not None:
                     places = [block if kept else None for block, kept in zip(places, mask, strict=True)]
-                self.note("cache", places, given["request"], given["kv_cache_group_id"], first)
+                request, group = given("request", args, kwargs), given("kv_cache_group_id", args, kwargs)
+                self._take("cache", places, request, group, first)
             return done
 
         return cache_full_blocks
 
     def _partial(self, function: Function, _: Any) -> Function:
-        known = inspect.signature(function)
+        given = _by_name(function)
 
         def cache_partial_block(*args: Any, **kwargs: Any) -> Any:
             done = function(*args, **kwargs)
-            given = known.bind(*args, **kwargs).arguments
-            group, tokens = given["kv_cache_group_id"], given["num_tokens"]
-            self.note("cache_partial", [given["block"]], given["request"], group, tokens)
+            request, group = given("request", args, kwargs), given("kv_cache_group_id", args, kwargs)
+            block, tokens = given("block", args, kwargs), given("num_tokens", args, kwargs)
+            self._take("cache_partial", [block], request, group, tokens)
             return done
 
         return cache_partial_block
@@ -141,7 +133,7 @@ class BlockHooks:
     def _evict(self, function: Function, pool: Any) -> Function:
         def evict_blocks(block_ids: Any) -> Any:
             done = function(block_ids)
-            self.note("evict", [pool.blocks[at] for at in sorted(block_ids)], self.request, self.group, 0)
+            self._note("evict", [pool.blocks[at] for at in sorted(block_ids)])
             return done
 
         return evict_blocks
@@ -150,7 +142,7 @@ class BlockHooks:
         def reset_prefix_cache() -> Any:
             done = function()
             if done:
-                self.note("reset", [], self.request, self.group, 0)
+                self._note("reset", [])
             return done
 
         return reset_prefix_cache
@@ -158,7 +150,7 @@ class BlockHooks:
     def _move(self, function: Function, _: Any) -> Function:
         def move_block_hashes(src_block: Any, dst_block: Any) -> Any:
             done = function(src_block, dst_block)
-            self.note("move_hashes", [src_block, dst_block], self.request, self.group, 0)
+            self._note("move_hashes", [src_block, dst_block])
             return done
 
         return move_block_hashes
@@ -167,20 +159,21 @@ class BlockHooks:
         def unpin_blocks(blocks: Any, *args: Any, **kwargs: Any) -> Any:
             given = list(blocks)
             done = function(given, *args, **kwargs)
-            self.note("unpin", given, self.request, self.group, 0)
+            self._note("unpin", given)
             return done
 
         return unpin_blocks
 
 
-def calls_for_requests(manager: Any) -> Iterator[tuple[str, str]]:
-    """The methods of a manager whose first argument is a request, or its id, and that may change blocks; with the name
-    of the argument.
-    """
-    for name, function in inspect.getmembers(type(manager), inspect.isfunction):
-        first = list(inspect.signature(function).parameters)[1:2]
-        if not name.startswith(("_", "get_num")) and first and first[0] in REQUESTS:
-            yield name, first[0]
+def _by_name(function: Function) -> Callable[[str, tuple[Any, ...], dict[str, Any]], Any]:
+    """Finds what a call of the function is given under a name; ``None`` where it is given nothing under it."""
+    places = {name: place for place, name in enumerate(inspect.signature(function).parameters)}
+
+    def given(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        place = places.get(name, len(args))
+        return args[place] if place < len(args) else kwargs.get(name)
+
+    return given
 
 
 def flat(blocks: Any) -> Iterator[Any]:

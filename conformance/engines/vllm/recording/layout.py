@@ -32,11 +32,19 @@ def version() -> str:
     return str(getattr(sys.modules.get(ENGINE), "__version__", ""))
 
 
-def splitter(pool: Any) -> Callable[[bytes], tuple[int, bytes]]:
-    """Splits a hash of the pool into its group of layers and the hash of the text, by the release's own functions."""
-    own = type(pool).cache_full_blocks.__globals__
-    group, hashed = own["get_group_id"], own["get_block_hash"]
-    return lambda key: (group(key), hashed(key))
+def text_of(pool: Any) -> Callable[[bytes], bytes]:
+    """Takes the group of layers off a hash of the pool: what is left is the hash of the text. The release's function
+    does it, or a slice, where the release puts the group behind.
+    """
+    own = type(pool).__init__.__globals__
+    join, split = own["make_block_hash_with_group_id"], own["get_block_hash"]
+    tried, more = bytes(range(32)), len(join(b"", 1))
+    return (lambda key: key[:-more]) if more and join(tried, 7)[:-more] == tried else split
+
+
+def group_of(pool: Any, key: bytes) -> int:
+    """The group of layers of a hash of the pool."""
+    return int(type(pool).__init__.__globals__["get_group_id"](key))
 
 
 def status(request: Any) -> str:

@@ -1,8 +1,9 @@
 """Records a scheduler of vLLM while it serves: every call that can change blocks, and what it did to them.
 
-``record(scheduler, writer)`` sets hooks on the scheduler's own methods, and on those of its pool and managers
-(``block_hooks``). No line of the engine changes, and what the methods do and return is what they did before. A hook
-reads Python numbers of the scheduler alone. No tensor is touched, so that nobody waits for a device.
+A ``Recorder`` sets hooks on the scheduler's own methods, and on those of its pool (``block_hooks``). No line of the
+engine changes, and what the methods do and return is what they did before. A hook reads Python numbers of the scheduler
+alone. No tensor is touched, so that nobody waits for a device. Where a hook fails, the recording ends, the log says so,
+and the server goes on.
 
 A recording says nothing about texts. The engine's hash of a block is put through BLAKE2b under a key, so that equal
 texts have equal names in one recording, and nobody who has the file can try out texts. Processes of one server that
@@ -11,9 +12,11 @@ should name texts alike (ranks) are given one key.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from operator import add
 from typing import Any
 
 from conformance.engines.vllm.recording import layout
@@ -40,7 +43,12 @@ UNNAMED = frozenset({"get", "evict"})  # kinds of moves after which a block has 
 
 
 class Recorder:
-    """The recorder of one scheduler. ``calls``: how many were written. ``stop`` ends the recording."""
+    """The recorder of one scheduler. ``calls``: how many were written. ``failure``: the exception of a hook that has
+    ended the recording, else ``None``.
+
+    ``writer``: where records go. ``key``: 16 to 64 bytes. Raises ``NotRecordable`` if ``scheduler`` is none that can be
+    recorded; then it has no hook.
+    """
 
     def __init__(self, scheduler: Any, writer: SegmentWriter, key: bytes) -> None:
         layout.must_be_known(scheduler)
@@ -48,8 +56,9 @@ class Recorder:
         self._manager = scheduler.kv_cache_manager
         self._pool = self._manager.block_pool
         self._singles = self._manager.coordinator.single_type_managers
-        self._split = layout.splitter(self._pool)
+        self._text = layout.text_of(self._pool)
         self.calls = 0
+        self.failure: Exception | None = None
         self._digests: dict[bytes, bytes] = {}
         self._numbers: dict[str, int] = {}
         self._next = 1
@@ -59,23 +68,32 @@ class Recorder:
         self._step = 0
         self._has_begun = self._inside = self._is_stopped = False
         self._clear()
-        self._undo: list[tuple[Any, str]] = []
-        self._block_hooks = BlockHooks(self._manager, self._note)
+        BlockHooks(self._manager, self._noted)
         self._watch("add_request", ADD, self._added)
         self._watch("schedule", LAUNCH, self._launched)
         self._watch("update_from_output", DONE, self._done)
         self._watch("finish_requests", ABORT, _nothing)
         self._watch("reset_prefix_cache", RESET, _answer)
         self._see("_preempt_request", self._is_preempted)
-        self._see("_free_request", lambda request: self._ended.append(self._numbers[request.request_id]))
+        self._see("_free_request", self._is_over)
         for request in scheduler.requests.values():
             self._knows(request)
         self._begin(not scheduler.running)
 
     def stop(self) -> None:
         """The recording ends, and the file is closed. The hooks stay, and do nothing."""
-        self._is_stopped = True
-        self._writer.close()
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._writer.close()
+
+    def _safely(self, hook: Callable[..., None], *args: Any) -> None:
+        """Runs a hook. A server never fails for its recording."""
+        try:
+            hook(*args)
+        except Exception as error:
+            self.failure = error
+            self.stop()
+            logging.getLogger("slotproof").exception("the recording has ended, since a hook failed; the server goes on")
 
     # Hooks on the scheduler.
 
@@ -85,20 +103,23 @@ class Recorder:
         """
         function = getattr(self._scheduler, name)
 
+        def record(answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._write(code, name, says(answer, *args, **kwargs))
+
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self._inside or self._is_stopped:
                 return function(*args, **kwargs)
             if self._moves:
-                self._write(OUTSIDE, "", [])
+                self._safely(self._write, OUTSIDE, "", [])
             self._inside = True
             try:
                 answer = function(*args, **kwargs)
             except BaseException as error:
-                self._write(code, name, [], type(error).__name__)
+                self._safely(self._write, code, name, [], type(error).__name__)
                 raise
             finally:
                 self._inside = False
-            self._write(code, name, says(answer, *args, **kwargs))
+            self._safely(record, answer, args, kwargs)
             return answer
 
         setattr(self._scheduler, name, watched)
@@ -109,7 +130,7 @@ class Recorder:
 
         def seen(request: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._is_stopped:
-                sees(request)
+                self._safely(sees, request)
             return function(request, *args, **kwargs)
 
         setattr(self._scheduler, name, seen)
@@ -118,6 +139,9 @@ class Recorder:
         number = self._numbers[request.request_id]
         self._preempted.append(number)
         self._computed[number] = 0
+
+    def _is_over(self, request: Any) -> None:
+        self._ended[self._numbers[request.request_id]] = request.request_id
 
     # What calls say.
 
@@ -132,26 +156,23 @@ class Recorder:
         return [known if known is not None else self._knows(request), request.num_prompt_tokens]
 
     def _launched(self, output: Any, *_: Any, **__: Any) -> list[Any]:
-        of, computed = self._numbers, self._computed
-        counts = output.num_scheduled_tokens
-        starts: list[tuple[int, int]] = []
-        new, cached = [], output.scheduled_cached_reqs
-        for one in output.scheduled_new_reqs:
-            new.append(of[one.req_id])
-            starts.append((of[one.req_id], one.num_computed_tokens))
-        for name, start in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-            if computed[number := of[name]] != start:
-                starts.append((number, start))
-        requests = [of[name] for name in counts]
+        of, computed = self._numbers.__getitem__, self._computed
+        counts, cached = output.num_scheduled_tokens, output.scheduled_cached_reqs
+        running = [*map(of, cached.req_ids)]
+        new = [of(one.req_id) for one in output.scheduled_new_reqs]
+        starts = [*zip(new, (one.num_computed_tokens for one in output.scheduled_new_reqs), strict=True)]
+        if [*map(computed.__getitem__, running)] != cached.num_computed_tokens:
+            pairs = zip(running, cached.num_computed_tokens, strict=True)
+            starts += [(number, start) for number, start in pairs if computed[number] != start]
         computed.update(starts)
-        for number, count in zip(requests, counts.values(), strict=True):
-            computed[number] += count
+        requests = [*map(of, counts)]
+        computed.update(zip(requests, map(add, map(computed.__getitem__, requests), counts.values()), strict=True))
         self._step += 1
         drafts = output.scheduled_spec_decode_tokens
         said = [
             *(self._step, requests, [*counts.values()], starts, new),
-            [of[name] for name in cached.resumed_req_ids],
-            [(of[name], len(tokens)) for name, tokens in drafts.items()] if drafts else [],
+            [*map(of, cached.resumed_req_ids)],
+            [(of(name), len(tokens)) for name, tokens in drafts.items()] if drafts else [],
         ]
         if counts:
             self._steps[id(output)] = output, said
@@ -161,51 +182,64 @@ class Recorder:
         _, said = self._steps.pop(id(output), (None, None))
         if said is None:
             return [0, b"", []]
-        tokens, places = answer.sampled_token_ids, answer.req_id_to_index
-        names = output.num_scheduled_tokens
-        sampled = bytes(len(tokens[places[name]]) for name in names) if tokens else bytes(len(names))
-        requests, changed = self._scheduler.requests, []
-        for name, number in zip(names, said[1], strict=True):
-            request = requests.get(name)
+        self._has_known = True
+        tokens, names = answer.sampled_token_ids, output.num_scheduled_tokens
+        places = map(answer.req_id_to_index.__getitem__, names)
+        sampled = bytes(map(len, map(tokens.__getitem__, places))) if tokens else bytes(len(names))
+        return [said[0], sampled, self._rolled_back(output.scheduled_spec_decode_tokens)]
+
+    def _rolled_back(self, drafts: Iterable[str]) -> list[tuple[int, int]]:
+        """Of the requests whose drafts a step has verified, the number of computed tokens, where it has changed.
+
+        That of other requests is seen when their next step is launched.
+        """
+        changed = []
+        for name in drafts:
+            request, number = self._scheduler.requests.get(name), self._numbers.get(name, NOBODY)
             if request is not None and self._computed.get(number) != request.num_computed_tokens:
                 self._computed[number] = request.num_computed_tokens
                 changed.append((number, request.num_computed_tokens))
-        self._has_known = True
-        return [said[0], sampled, changed]
+        return changed
 
     # What is done to blocks.
 
+    def _noted(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
+        if not self._is_stopped:
+            self._safely(self._note, kind, blocks, request, group, first)
+
     def _note(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
-        if self._is_stopped:
-            return
         name: str | None = request if request is None or type(request) is str else request.request_id
         number = NOBODY if name is None else self._numbers.get(name, NOBODY)
-        refs = [0 if block is None else block.ref_cnt for block in blocks] if kind in COUNTS else []
-        names: list[bytes] = []
-        if kind == "cache" or (kind in UNNAMED and any(block.block_hash is not None for block in blocks)):
-            names = [self._name(block) for block in blocks]
+        refs, names = [], []
+        if kind in COUNTS:
+            refs = [block.ref_cnt for block in blocks]
+            if name is not None and number != NOBODY:
+                self._touched[number] = name
+                if kind == "touch":
+                    self._got[number] = name
         if kind == "cache":
-            self._compare(number, request.block_hashes, blocks, first)
+            names = self._compared(number, request.block_hashes, blocks, first)
+        elif kind in UNNAMED and [block for block in blocks if block.block_hash is not None]:
+            names = [
+                b"" if block.block_hash is None else self._digest(self._text(block.block_hash)) for block in blocks
+            ]
         at = NOBODY if group is None else group
         self._moves.append((NUMBER_OF[kind], number, at, first, numbers(blocks), refs, names))
-        if name is not None and number != NOBODY:
-            self._touched[number] = name
-            if kind == "touch":
-                self._got[number] = name
 
-    def _compare(self, number: int, hashes: list[bytes], blocks: list[Any], first: int) -> None:
-        """Notes where the hash of a request's own text is another than that of a block at this place of the request."""
+    def _compared(self, number: int, hashes: list[bytes], blocks: Iterable[Any], first: int) -> list[bytes]:
+        """The digests of the hashes of blocks, which a request has at the places from ``first`` on; empty for a block
+        that has none or is left out. Notes where the hash of the request's own text is another.
+        """
+        names = []
         for place, block in enumerate(blocks, start=first):
-            if block is None or block.is_null or block.block_hash is None or place >= len(hashes):
+            if block is None or block.is_null or block.block_hash is None:
+                names.append(b"")
                 continue
-            if self._split(block.block_hash)[1] != hashes[place]:
+            text = self._text(block.block_hash)
+            names.append(self._digest(text))
+            if place < len(hashes) and text != hashes[place]:
                 self._own.append((number, place, self._digest(hashes[place])))
-
-    def _name(self, block: Any) -> bytes:
-        """The digest of a block's hash, without its group; empty where it has none, or is left out."""
-        if block is None or block.is_null or block.block_hash is None:
-            return b""
-        return self._digest(self._split(block.block_hash)[1])
+        return names
 
     def _digest(self, hashed: bytes) -> bytes:
         known = self._digests.get(hashed)
@@ -235,7 +269,7 @@ class Recorder:
         for number, name in self._got.items():
             request = self._scheduler.requests.get(name)
             for group in range(len(self._singles) if request is not None else 0):
-                self._compare(number, request.block_hashes, self._tables.get((number, group), []), 0)
+                self._compared(number, request.block_hashes, self._tables.get((number, group), ()), 0)
 
     # Records.
 
@@ -244,7 +278,7 @@ class Recorder:
         self._touched: dict[int, str] = {}
         self._got: dict[int, str] = {}
         self._own: list[tuple[int, int, bytes]] = []
-        self._ended: list[int] = []
+        self._ended: dict[int, str] = {}
         self._preempted: list[int] = []
         self._has_known = False
 
@@ -259,7 +293,7 @@ class Recorder:
         self._compare_found()
         record = [
             *(code, time.time_ns() // 1000, function, self._moves, changes, self._pool.get_num_free_blocks()),
-            *(self._own, self._ended, self._preempted, raised, rest),
+            *(self._own, [*self._ended], self._preempted, raised, rest),
         ]
         self._writer.write(packed(record))
         self.calls += 1
@@ -270,13 +304,11 @@ class Recorder:
 
     def _forget(self) -> None:
         """Requests that have left are not known any more."""
-        for number in self._ended:
+        for number, name in self._ended.items():
             self._computed.pop(number, None)
+            self._numbers.pop(name, None)
             for group in range(len(self._singles)):
                 self._tables.pop((number, group), None)
-        if self._ended:
-            gone = {*self._ended}
-            self._numbers = {name: number for name, number in self._numbers.items() if number not in gone}
 
     def _begin(self, can_begin: bool) -> None:
         """Writes the whole state. A recording that begins while steps are in flight waits for the first step that it
@@ -299,8 +331,7 @@ class Recorder:
         self._writer.write(packed(record), start=True)
 
     def _named(self, block: Any) -> tuple[int, bytes]:
-        group, hashed = self._split(block.block_hash)
-        return group, self._digest(hashed)
+        return layout.group_of(self._pool, block.block_hash), self._digest(self._text(block.block_hash))
 
     def _request(self, request: Any) -> list[Any]:
         number = self._numbers[request.request_id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from conformance.driver.lockstep import Finding, LockStep, breaks
@@ -18,7 +19,7 @@ SHOWN_STATE = "the state with which the recording begins"
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRecording:
     """What is said of a recording.
 
     ``start``: its first record. ``calls``: how many were judged, the first wrong one among them. ``at``: the time of
@@ -38,7 +39,7 @@ class Judged:
     starts: int = 0
 
 
-def judged(path: Path, often: int = 0, goes_on: Callable[[int], bool] = lambda _: True) -> Judged:
+def judged(path: Path, often: int = 0, goes_on: Callable[[int], bool] = lambda _: True) -> JudgedRecording:
     """Judges the recording ``path``. ``often``: all laws are evaluated after each of so many calls, 0 for never; else
     they are where the recording shows something else than the law has. ``goes_on``: is told the number of the next
     call, and says whether it is judged.
@@ -61,23 +62,30 @@ def judged(path: Path, often: int = 0, goes_on: Callable[[int], bool] = lambda _
     lock = LockStep(run, dict(start.config), often)
     done = Counter[str]()
     if (broken := _broken_by(run)) is not None:
-        return Judged(start, 0, start.at, broken)
+        return JudgedRecording(start, 0, start.at, broken)
     calls, starts, at = 0, 1, start.at
     for record in played:
         if not goes_on(calls + 1):
             break
-        run.record = record
-        at = record.at
+        run.record, at = record, record.at
         if isinstance(record, RecordedStart):
             starts += 1
         else:
             calls += 1
+            run.number = calls
             done[record.function] += 1
         try:
             lock.do(operation_of(record))
         except Finding as finding:
-            return Judged(start, calls, at, finding, *_who(record), done, starts)
-    return Judged(start, calls, at, by_function=done, starts=starts)
+            wrong = _blamed(path, run.to_blame) if run.to_blame else record
+            return JudgedRecording(start, run.to_blame or calls, wrong.at, finding, *_who(wrong), done, starts)
+    return JudgedRecording(start, calls, at, by_function=done, starts=starts)
+
+
+def _blamed(path: Path, number: int) -> RecordedCall:
+    """The call with this number, from 1 on."""
+    calls = (record for record in _read(path) if isinstance(record, RecordedCall))
+    return next(islice(calls, number - 1, None))
 
 
 def operation_of(record: RecordedCall | RecordedStart) -> str:

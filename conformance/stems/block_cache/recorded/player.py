@@ -20,7 +20,7 @@ WITHOUT_NAME = ("get", "evict")
 
 
 @dataclass
-class Shown:
+class ShownBlocks:
     """What is shown of a scheduler after a call.
 
     ``requests``: those that have not ended. ``refs``, ``names``: the reference counts and the digests of the blocks
@@ -36,12 +36,12 @@ class Shown:
 
 
 class Player:
-    """Plays a recording. ``moves``: what was done to blocks in the last call. ``shown``: see ``Shown``."""
+    """Plays a recording. ``moves``: what was done to blocks in the last call. ``shown``: see ``ShownBlocks``."""
 
     def __init__(self, start: RecordedStart) -> None:
         self._groups = len(start.config["layers"])
         self.moves: list[Move] = []
-        self.shown = Shown()
+        self.shown = ShownBlocks()
         self.begins(start)
 
     def begins(self, start: RecordedStart) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from conformance.driver.diff import FieldDifference, Names
-from conformance.driver.lockstep import ANSWERED, ANSWERED_SENTENCE, Calls, Finding, Law, Operation
+from conformance.driver.lockstep import ANSWERED, ANSWERED_SENTENCE, QUIESCENT, Calls, Finding, Law, Operation
 from conformance.driver.operations import operation, operations_of
 from conformance.driver.shadow import Shadow
 from conformance.recording.block_records import (
@@ -22,7 +23,7 @@ from conformance.recording.block_records import (
 from conformance.stems.block_cache.follow import Follower
 from conformance.stems.block_cache.projection import of_requests
 from conformance.stems.block_cache.protocol import Launched
-from conformance.stems.block_cache.recorded.player import Player, Shown
+from conformance.stems.block_cache.recorded.player import Player, ShownBlocks
 from conformance.stems.block_cache.recorded.state import first_state, standing_state
 from conformance.stems.block_cache.recorded.stories import RecordedStories
 from spec import block_cache as law
@@ -30,9 +31,26 @@ from spec.block_cache import BlockCacheState
 from spec.block_pool_state import NO_HASH, NULL, BlockPoolState
 from spec.logic import but
 
+GIVEN_BACK = (
+    "The blocks of a request that has left are given back at once, or when the steps are done that were in flight then."
+)
+LATER = 1  # a scheduler that gives blocks back in the order in which requests left may be so many steps late
+
+
+class Left(NamedTuple):
+    """A request has left, and its blocks were not given back at once. ``record``: the number of the call, from 1 on.
+    ``step``: the last step that was in flight then.
+    """
+
+    record: int
+    step: int
+
 
 class RecordedRun:
-    """Plays the records after ``start``. ``stories``: the texts of the whole recording."""
+    """Plays the records after ``start``. ``stories``: the texts of the whole recording. ``number``: of the record that
+    is played, from 1 on. ``to_blame``: after a finding the number of the call that was wrong, 0 where that is the
+    present one.
+    """
 
     lacks: Collection[str] = ()
 
@@ -49,9 +67,11 @@ class RecordedRun:
         )
         self.engine.begins(start)
         self.operations: Mapping[str, Operation] = operations_of(self)
-        self.seen: Shown = self.engine.shown
+        self.seen: ShownBlocks = self.engine.shown
         self._asked: Iterable[int] = ()  # the requests of the present call
         self.record: RecordedCall | RecordedStart = start
+        self.number = self.to_blame = 0
+        self._left: dict[int, Left] = {}  # by request
 
     # The calls of a scheduler.
 
@@ -101,6 +121,7 @@ class RecordedRun:
         self.follower.settle()
         self._preempted(call)
         self._explain(call)
+        self._must_be_given_back(done.step)
         yield None
 
     def _verified(self, step: Launched, done: RecordedDone, dropped: Collection[int]) -> None:
@@ -149,10 +170,23 @@ class RecordedRun:
         self.follower.call(self.engine.moves, self.seen.requests, step, call.preempted)
         if step is not None:
             self._asked = {*self._asked, *step.passes}
+        waiting = {request for request, _ in self.follower.kept}
+        last = self._flying[-1][0] if self._flying else 0
+        self._left = {request: self._left.get(request, Left(self.number, last)) for request in sorted(waiting)}
+        if not self._flying:
+            self._must_be_given_back(last)
+
+    def _must_be_given_back(self, done: int) -> None:
+        """``done``: the number of the last step that is done, 0 where none is in flight."""
+        for request, left in self._left.items():
+            if not self._flying or done > left.step + LATER:
+                self.to_blame = left.record
+                held = ", ".join(map(str, sorted(self.follower.holds(request))))
+                raise Finding(QUIESCENT, GIVEN_BACK, f"request {request} has left, and blocks {held} are not free")
 
     # What the driver needs.
 
-    def snapshot(self) -> Shown:
+    def snapshot(self) -> ShownBlocks:
         """What the scheduler showed."""
         return self.engine.shown
 

@@ -1,0 +1,137 @@
+"""``slotproof record`` and ``slotproof judge``: a server's calls are written down, and judged afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from json import dumps
+from pathlib import Path
+
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from conformance.engines import registry
+from conformance.recording import asked
+from conformance.recording.segments import NotARecording
+from conformance.recording.started import start
+from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged
+from slotproof.console.codes import BROKEN, HOLDS
+from slotproof.console.screen import broken, say, write_json
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """What was asked for. ``laws``: all laws are evaluated after each of so many calls, 0 for never. ``name``: what the
+    report calls the file.
+    """
+
+    file: Path
+    laws: int = 0
+    json: Path | None = None
+    form: str = "text"
+    name: str = ""
+
+
+def demo(engine: str, release: str | None, steps: int, file: Path, seed: int) -> int:
+    """Drives an engine's real scheduler under random load, and records it."""
+    plugin = registry.plugin(engine)
+    if not hasattr(plugin, "under_load"):
+        raise UsageError(f"--demo {engine}: no load of this engine can be recorded yet")
+    registry.must_be_installed(plugin)
+    loaded = plugin.under_load(release, seed)
+    recorder = start(loaded.scheduler, file, ring=None)
+    for _ in loaded.steps(steps):
+        pass
+    recorder.stop()
+    if recorder.failure is not None:
+        raise recorder.failure
+    size = file.stat().st_size
+    say(f"{steps} steps of {engine} {release or ''} under load, seed {seed}: {recorder.calls} calls, {size:,} bytes")
+    say(f"slotproof judge {file}", wrap=False)
+    return HOLDS
+
+
+def server(command: Sequence[str], file: Path) -> int:
+    """Runs a server that records itself: the process becomes the server."""
+    if not command:
+        raise UsageError("record: name an engine by --demo, or a server's command after --")
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"record: there is no command {command[0]}")
+    os.environ[asked.FILE] = str(file.absolute())
+    os.execvp(command[0], [*command])
+
+
+def judge(options: JudgeOptions) -> int:
+    """Judges a recording, writes the result, prints it, and returns the exit code."""
+    began = time.process_time()
+    try:
+        found = judged(options.file, options.laws)
+    except (NotARecording, OSError) as error:
+        raise UsageError(str(error)) from None
+    data = _data(found, options)
+    write_json(options.json, data)
+    if options.form == "json":
+        print(dumps(data, indent=1))
+    else:
+        _print(found, options, time.process_time() - began)
+    return HOLDS if found.broken is None else BROKEN
+
+
+def _data(found: JudgedRecording, options: JudgeOptions) -> Json:
+    start, wrong = found.start, found.broken
+    first: Json | None = None
+    if wrong is not None:
+        first = {
+            **{"call": found.calls, "time": _time(found.at), "law": wrong.law, "kind": wrong.kind},
+            **{"sentence": wrong.sentence, "detail": wrong.detail, "function": found.function},
+            "requests": found.requests,
+        }
+    return {
+        **{"recording": options.name or str(options.file), "engine": start.engine, "version": start.version},
+        **{"config": start.config, "since": _time(start.at), "calls": found.calls, "states": found.starts},
+        **{"functions": dict(found.by_function), "laws_after_each": options.laws, "first": first},
+    }
+
+
+def _time(at: int) -> str:
+    return datetime.fromtimestamp(at / 1e6, UTC).isoformat(timespec="microseconds")
+
+
+def _print(found: JudgedRecording, options: JudgeOptions, seconds: float) -> None:
+    name, start = options.name or str(options.file), found.start
+    if (wrong := found.broken) is None:
+        calls = f"no law is broken in {found.calls} calls, from a state that was read at {_time(start.at)}"
+        say((calls, "green"))
+    else:
+        _print_wrong(found)
+        say(f"  broken: {broken(wrong.law, wrong.kind)}")
+        say(f"  law:    {wrong.sentence}")
+        say(f"  detail: {wrong.detail}")
+    pool = f"{start.config['blocks']} blocks of {start.config['block_size']} tokens"
+    say(f"recorded: {start.engine} {start.version}".rstrip() + f", {pool}, in {name}")
+    say(f"evaluated: {_evaluated(found, options)}")
+    if found.calls:
+        say(f"{found.calls} calls in {seconds:.1f} s of processor time")
+
+
+def _print_wrong(found: JudgedRecording) -> None:
+    if not found.calls:
+        state = f"the state that was read at {_time(found.start.at)} breaks a law"
+        say((f"{state}: who made it so was not recorded", "bold red"))
+        return
+    many = "request" if len(found.requests) == 1 else "requests"
+    whom = f", {many} {', '.join(map(str, found.requests))}" if found.requests else ""
+    call = f"call {found.calls}, {found.function or 'before which the state was shown'}"
+    say((f"the first wrong call is {call} at {_time(found.at)}{whom}", "bold red"))
+
+
+def _evaluated(found: JudgedRecording, options: JudgeOptions) -> str:
+    laws = f", and after each {options.laws} calls" if options.laws else ""
+    states = "once" if found.starts == 1 else f"{found.starts} times"
+    return (
+        "after each call the promises and choices of what it did, and each count, hash and table that it names; all "
+        f"laws on the state with which the recording begins{laws}; the whole state was shown {states}"
+    )
