@@ -19,7 +19,7 @@ from conformance.driver.printable import printable
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry
 from proofs.registry import STEMS
-from slotproof.console import codes, needs, output, stdin, version
+from slotproof.console import codes, needs, output, stdin, times, version
 
 # Each command imports its module when it runs: torch and the provers take seconds to load, and need not be installed.
 # A command that cannot do without them says so first (`must_have`); of an engine `registry.load` says it.
@@ -562,6 +562,9 @@ def record_server(
         str | None, typer.Option(metavar="ENGINE", help="Record this engine's real scheduler under random load.")
     ] = None,
     release: Annotated[str | None, typer.Option(help="With --demo: a release; the newest without.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="With --demo: a folder with the engine's source code.", callback=_source)
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="With --demo: so many steps of the scheduler.")] = 2000,
     seed: Annotated[int, typer.Option(help="With --demo: the seed of the load.")] = 1,
 ) -> None:
@@ -571,10 +574,13 @@ def record_server(
     """
     from slotproof.commands import recording
 
+    _one_of(release, source)
     if demo is not None and command:
         raise UsageError(f"--demo {demo}: a server's command is given, too; give one of them")
     raise typer.Exit(
-        recording.server(command or [], out) if demo is None else recording.demo(demo, release, steps, out, seed)
+        recording.server(command or [], out)
+        if demo is None
+        else recording.demo(demo, release, source, steps, out, seed)
     )
 
 
@@ -582,6 +588,14 @@ def record_server(
 def judge(
     file: Annotated[Path, typer.Argument(help="A recording of `slotproof record`, or of slotproof.record.")],
     laws: Annotated[int, typer.Option(min=0, help="Evaluate all laws after each of so many calls; 0: at starts.")] = 0,
+    shrink: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Search so long for a short run that breaks the law: a test."),
+    ] = None,
+    release: Annotated[str | None, typer.Option(help="With --shrink: the release that was recorded.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="With --shrink: a folder with the code that was recorded.", callback=_source)
+    ] = None,
     json: Out = None,
     form: Annotated[Literal["text", "json"], typer.Option("--format", help="What is printed.")] = "text",
 ) -> None:
@@ -592,7 +606,11 @@ def judge(
     from slotproof.commands import recording
 
     _one_document(json, form)
-    raise typer.Exit(recording.judge(recording.JudgeOptions(file, laws, json, form, str(file))))
+    _one_of(release, source)
+    if shrink is not None and release is None and source is None:
+        raise UsageError("--shrink: name what was recorded by --release or --source")
+    limit = None if shrink is None else times.seconds(shrink, "--shrink")
+    raise typer.Exit(recording.judge(recording.JudgeOptions(file, laws, limit, release, source, json, form, str(file))))
 
 
 @app.command()

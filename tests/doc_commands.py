@@ -121,6 +121,9 @@ EXECUTED: dict[str, tuple[Small | Nightly | InCI, ...]] = {
     "slotproof record --demo vllm --release 0.33.0 --steps 500 -o cache.rec": (Nightly(release=True),),
     "slotproof judge cache.rec": (Small("judge cache.rec"),),
     "slotproof judge cache.rec --laws 100": (Small("judge cache.rec --laws 1"),),
+    "slotproof judge cache.rec --shrink 60s --release 0.33.0": (
+        Small("judge cache.rec --shrink 60s --release 0.33.0"),  # nothing is broken, so that nothing is searched for
+    ),
     "slotproof judge cache.rec --format json": (Small("judge cache.rec --format json"),),
     "slotproof report -o page": (Nightly(),),
     "slotproof report -o page --trace insert_under_reader": (

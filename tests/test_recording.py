@@ -17,6 +17,7 @@ from recording_plants import PLANTS, Core, Plant
 from typer.testing import CliRunner
 
 from conformance.driver.lockstep import INVARIANT
+from conformance.engines import registry
 from conformance.engines.vllm import PLUGIN, RELEASES
 from conformance.engines.vllm import recording as of_engine
 from conformance.engines.vllm.load import LoadedScheduler, ServerLoad
@@ -26,7 +27,9 @@ from conformance.engines.vllm.release import VLLMRelease
 from conformance.recording import asked
 from conformance.recording.block_records import RecordedCall, RecordedStart, unpacked
 from conformance.recording.segments import UNIT, NotARecording, SegmentWriter, records
+from conformance.search.short_run import short_run
 from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged
+from conformance.traces.outcome import outcome
 from slotproof import record
 from slotproof.cli import app
 from slotproof.console.codes import BROKEN, HOLDS, USAGE
@@ -273,6 +276,26 @@ def test_no_hook_waits_for_a_device(tmp_path: Path) -> None:
     assert min(given.values()) > 20
 
 
+class Handler:
+    """A caller that is no engine: it has a method for requests of another kind."""
+
+    def handle(self, request: object, work: Callable[[], Any]) -> Any:
+        """Handles a request."""
+        assert request
+        return work()
+
+
+def test_only_the_engine_says_for_which_request_it_acts(tmp_path: Path) -> None:
+    """A server whose own methods have a request as their first argument stands above the scheduler on the stack."""
+    loaded = LoadedScheduler(release_of(), ServerLoad(resets=100), 1)
+    recorder = Recorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    for _ in range(60):
+        Handler().handle(object(), loaded.step)
+    recorder.stop()
+    assert recorder.failure is None
+    assert judged(tmp_path / "a").by_function["reset_prefix_cache"] > 0
+
+
 def test_a_server_needs_the_standard_library_and_msgpack_alone() -> None:
     program = """
 import sys
@@ -437,6 +460,44 @@ def test_the_command_names_the_first_wrong_call(tmp_path: Path) -> None:
     assert f"the first wrong call is call {call}, schedule at " in found.output
     assert verdict.broken is not None
     assert f"law {verdict.broken.law}" in found.output
+
+
+def test_a_short_run_with_the_broken_law_is_found(tmp_path: Path) -> None:
+    """From the recording to a run of a few operations on a small pool, on the code that was recorded; on the release
+    as it is this run keeps the law.
+    """
+    plant = named("touch_forgets_a_holder")
+    verdict, _ = judged_with(plant, tmp_path / "a", skips=3)
+    assert verdict.broken is not None
+    make = registry.load("vllm", NEWEST).makers["block_cache"]
+    with planted(plant, lambda: True):
+        short = short_run("block_cache", make, verdict.broken, seconds=60)
+        assert short is not None
+        first = outcome(short.trace, make).first
+        assert first is not None
+        assert first.law == verdict.broken.law
+    assert len(short.trace.steps) <= 6
+    assert outcome(short.trace, make).first is None
+
+
+def test_the_command_prints_the_test(tmp_path: Path) -> None:
+    plant = named("touch_forgets_a_holder")
+    judged_with(plant, tmp_path / "a", skips=3)
+    words = ["judge", str(tmp_path / "a"), "--shrink", "60s", "--release", NEWEST]
+    with planted(plant, lambda: True):
+        found = CliRunner().invoke(app, words)
+    assert found.exit_code == BROKEN
+    assert "operations breaks the law" in found.output
+    assert "def test_found_by_slotproof_count_is_holders_" in found.output
+
+
+def test_an_engine_that_raises_under_load_is_recorded_up_to_there(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.rec")
+    with planted(named("held_block_is_handed_out"), lambda: True):
+        made = CliRunner().invoke(app, ["record", "--demo", "vllm", "--release", NEWEST, "--steps", "400", "-o", path])
+    assert made.exit_code == HOLDS
+    assert "and then the engine raised " in made.output
+    assert judged(Path(path)).broken is not None
 
 
 def test_the_command_refuses_what_is_no_recording(tmp_path: Path) -> None:

@@ -98,9 +98,10 @@ class Plugin(Protocol):
     An engine of this folder may have ``extra``, the extra of our installation that has the packages that it needs
     (``conformance.driver.extras``).
 
-    It may have ``under_load``, a function of a release (``None`` for the newest that is known), a seed, and how many
-    requests run at a time, for ``slotproof record --demo``. It returns an object whose ``scheduler`` is the engine's
-    own; ``step()`` makes a step under random load, and ``steps(count)`` yields the number of each of so many.
+    It may have ``under_load``, for ``slotproof record --demo``: a function of a release, a seed, how many requests run
+    at a time, and the folder ``source`` of a checkout; without a release and a folder it is the newest release that is
+    known. It returns an object whose ``scheduler`` is the engine's own; ``step()`` makes a step under random load, and
+    ``steps(count)`` yields the number of each of so many.
 
     It may have ``newest``, a function that returns the newest release on the package index, for ``slotproof engines
     --newest``. Then ``stems`` are the stems that the engine has in some release; without ``stems`` it has all.

@@ -11,45 +11,67 @@ from datetime import UTC, datetime
 from json import dumps
 from pathlib import Path
 
+from conformance.driver import exception_origin
+from conformance.driver.lockstep import Finding
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.recording import asked
 from conformance.recording.segments import NotARecording
 from conformance.recording.started import start
+from conformance.search.hunt import Difference
+from conformance.search.judge import excluded
+from conformance.search.short_run import short_run
 from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged
+from conformance.telling.pasted import as_test
+from conformance.traces import known
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.screen import broken, say, write_json
+
+STEM = "block_cache"
 
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """What was asked for. ``laws``: all laws are evaluated after each of so many calls, 0 for never. ``name``: what the
-    report calls the file.
+    """What was asked for.
+
+    ``laws``: all laws are evaluated after each of so many calls, 0 for never. ``shrink``: seconds for the search for a
+    short run that breaks the law, ``None`` for no such search; it is made on this ``release``, or on the code in the
+    folder ``source``. ``name``: what the report calls the file.
     """
 
     file: Path
     laws: int = 0
+    shrink: float | None = None
+    release: str | None = None
+    source: Path | None = None
     json: Path | None = None
     form: str = "text"
     name: str = ""
 
 
-def demo(engine: str, release: str | None, steps: int, file: Path, seed: int) -> int:
+def demo(engine: str, release: str | None, source: Path | None, steps: int, file: Path, seed: int) -> int:
     """Drives an engine's real scheduler under random load, and records it."""
     plugin = registry.plugin(engine)
     if not hasattr(plugin, "under_load"):
         raise UsageError(f"--demo {engine}: no load of this engine can be recorded yet")
     registry.must_be_installed(plugin)
-    loaded = plugin.under_load(release, seed)
+    loaded = plugin.under_load(release, seed, source=source)
     recorder = start(loaded.scheduler, file, ring=None)
-    for _ in loaded.steps(steps):
-        pass
+    made, raised = 0, ""
+    try:
+        while made < steps:
+            loaded.step()
+            made += 1
+    except Exception as error:
+        exception_origin.must_be_the_engines(error, "a step")
+        raised = f", and then the engine raised {type(error).__name__}, which ends a server"
     recorder.stop()
     if recorder.failure is not None:
         raise recorder.failure
-    size = file.stat().st_size
-    say(f"{steps} steps of {engine} {release or ''} under load, seed {seed}: {recorder.calls} calls, {size:,} bytes")
+    subject = f"{engine} {release or source or ''}".rstrip()
+    say(f"{made} steps of {subject} under load, seed {seed}{raised}")
+    say(f"{recorder.calls} calls were recorded, in {file.stat().st_size:,} bytes")
     say(f"slotproof judge {file}", wrap=False)
     return HOLDS
 
@@ -71,13 +93,37 @@ def judge(options: JudgeOptions) -> int:
         found = judged(options.file, options.laws)
     except (NotARecording, OSError) as error:
         raise UsageError(str(error)) from None
-    data = _data(found, options)
+    wrong = found.broken
+    short = None if wrong is None or options.shrink is None else _shrunk(found.start.engine, wrong, options)
+    data = {**_data(found, options), "short": None if short is None else short.trace.as_json()}
     write_json(options.json, data)
     if options.form == "json":
         print(dumps(data, indent=1))
     else:
         _print(found, options, time.process_time() - began)
+        if wrong is not None and options.shrink is not None:
+            _print_short(found.start.engine, wrong, short, options)
     return HOLDS if found.broken is None else BROKEN
+
+
+def _shrunk(engine: str, wrong: Finding, options: JudgeOptions) -> Difference | None:
+    """A short run with the broken law, on small pools of the engine."""
+    assert options.shrink is not None
+    loaded = registry.load(engine, options.release, options.source)
+    listed = known.of_release(registry.plugin(engine).folder, options.release)
+    return short_run(STEM, loaded.makers[STEM], wrong, options.shrink, exclude=excluded(STEM, listed))
+
+
+def _print_short(engine: str, wrong: Finding, short: Difference | None, options: JudgeOptions) -> None:
+    if short is None:
+        say(f"no run that breaks this law on a small pool was found in {options.shrink:.0f} s")
+        return
+    count = len(short.trace.steps)
+    say(f"a run of {count} operations breaks the law ({short.how}):")
+    for number, line in enumerate(short.trace.lines(), start=1):
+        say(f"  {number}. {line}")
+    say("A pytest test that fails while the law is broken:", style="dim")
+    say(as_test(short.trace, wrong.law, wrong.kind, engine, options.release, options.source), wrap=False)
 
 
 def _data(found: JudgedRecording, options: JudgeOptions) -> Json:

@@ -66,12 +66,17 @@ class VLLMPlugin:
         roots = (found.imported.root / "vllm",)
         return Loaded(self.name, release, makers(found), self.own, source=folder, roots=roots, notes=found.notes)
 
-    def under_load(self, release: str | None, seed: int, requests: int = 16) -> LoadedScheduler:
-        """The real scheduler of a release, the newest that is known without one, with so many random clients."""
+    def under_load(
+        self, release: str | None, seed: int, requests: int = 16, source: Path | None = None
+    ) -> LoadedScheduler:
+        """The real scheduler of a release, or of a checkout, with so many random clients. Without both it is the newest
+        release that is known.
+        """
         from conformance.engines.vllm.load import LoadedScheduler, ServerLoad
 
         load = ServerLoad(requests=requests, blocks=max(600, 48 * requests))
-        return LoadedScheduler(self._import(release or self.releases[-1], None), load, seed)
+        newest = self.releases[-1] if release is None and source is None else release
+        return LoadedScheduler(self._import(newest, source), load, seed)
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""

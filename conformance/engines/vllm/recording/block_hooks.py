@@ -1,8 +1,8 @@
 """Watches what a scheduler of vLLM does to blocks, and for whom.
 
 The methods of the pool that change blocks are wrapped on the object; nothing of what they do or return changes. For
-whom it is done, the stack says: the innermost method that is called for a request, whose first argument is the request
-or its id. So only what changes blocks costs anything, and not the many calls for each request of each step that change
+whom it is done, the stack says: the innermost method of the engine that is called for a request, whose first argument
+is the request or its id. So only what changes blocks costs anything, and not the many calls for each request of each step that change
 none. Both who drives a release (``conformance.engines.vllm.moves``) and who records a server
 (``conformance.engines.vllm.recording.recorder``) watch in this way.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 Function = Callable[..., Any]
@@ -35,6 +35,7 @@ class BlockHooks:
     def __init__(self, manager: Any, note: Note) -> None:
         self._take = note
         self._groups = {id(single): at for at, single in enumerate(manager.coordinator.single_type_managers)}
+        self._package = _package(vars(sys.modules[type(manager).__module__]))
         pool = manager.block_pool
         for name, hook in self._hooks().items():
             if hasattr(pool, name):
@@ -50,7 +51,8 @@ class BlockHooks:
         frame = sys._getframe(3)
         for _ in range(DEEPEST):
             code = frame.f_code
-            if code.co_argcount > 1 and code.co_varnames[1] in REQUESTS:
+            is_for_one = code.co_argcount > 1 and code.co_varnames[1] in REQUESTS
+            if is_for_one and _package(frame.f_globals) == self._package:
                 known = frame.f_locals
                 return known[code.co_varnames[1]], self._groups.get(id(known[code.co_varnames[0]]))
             if frame.f_back is None:
@@ -163,6 +165,11 @@ class BlockHooks:
             return done
 
         return unpin_blocks
+
+
+def _package(module: Mapping[str, Any]) -> str:
+    """The package to which the globals of a module belong."""
+    return str(module.get("__name__", "")).partition(".")[0]
 
 
 def _by_name(function: Function) -> Callable[[str, tuple[Any, ...], dict[str, Any]], Any]:
