@@ -1,9 +1,9 @@
 """Watches what a scheduler of vLLM does to blocks, and for whom.
 
 The methods of the pool that change blocks are wrapped on the object; nothing of what they do or return changes. For
-whom it is done, the stack says: the innermost method of the engine that is called for a request, whose first argument
-is the request or its id. So only what changes blocks costs anything, and not the many calls for each request of each step that change
-none. Both who drives a release (``conformance.engines.vllm.moves``) and who records a server
+whom it is done, the stack says: the innermost method of the engine whose first argument is a request or its id. So only
+what changes blocks costs anything, and not the many calls for each request of each step that change none. Both who
+drives a release (``conformance.engines.vllm.moves``) and who records a server
 (``conformance.engines.vllm.recording.recorder``) watch in this way.
 """
 

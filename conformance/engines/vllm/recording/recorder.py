@@ -87,7 +87,9 @@ class Recorder:
             self._writer.close()
 
     def _safely(self, hook: Callable[..., None], *args: Any) -> None:
-        """Runs a hook. A server never fails for its recording."""
+        """Runs a hook, unless the recording has ended. A server never fails for its recording."""
+        if self._is_stopped:
+            return
         try:
             hook(*args)
         except Exception as error:
@@ -129,8 +131,7 @@ class Recorder:
         function = getattr(self._scheduler, name)
 
         def seen(request: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._is_stopped:
-                self._safely(sees, request)
+            self._safely(sees, request)
             return function(request, *args, **kwargs)
 
         setattr(self._scheduler, name, seen)
@@ -204,8 +205,7 @@ class Recorder:
     # What is done to blocks.
 
     def _noted(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
-        if not self._is_stopped:
-            self._safely(self._note, kind, blocks, request, group, first)
+        self._safely(self._note, kind, blocks, request, group, first)
 
     def _note(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
         name: str | None = request if request is None or type(request) is str else request.request_id
