@@ -68,7 +68,7 @@ def recording(path: Path) -> None:
     writer = SegmentWriter(path)
     start = [0, "engine", "1", {**config, "max_length": 8}, [], 2, [1, 2], [0, 0], [], [], []]
     writer.write(packed([START, *start]), start=True)
-    writer.write(packed([ADD, 1, "add_request", [], [], 2, [], [], [], "", [1, 3]]))
+    writer.write(packed([ADD, 1, "add_request", [], [], 2, [], [], [], "", [1, 3, "one"]]))
     writer.close()
 
 

@@ -55,8 +55,8 @@ class RecordedCall(NamedTuple):
     this place is another than that of the block that it got there. ``ended``, ``preempted``: requests. ``raised``: the
     name of the exception that the call raised, else empty. ``rest``: what only a call of this code says, see below.
 
-    ``ADD``: request, tokens of its prompt. ``LAUNCH``: ``RecordedLaunch``. ``DONE``: ``RecordedDone``. ``RESET``:
-    whether it was done. ``OUTSIDE``: blocks changed between two calls.
+    ``ADD``: request, tokens of its prompt, the engine's name of the request. ``LAUNCH``: ``RecordedLaunch``. ``DONE``:
+    ``RecordedDone``. ``RESET``: whether it was done. ``OUTSIDE``: blocks changed between two calls.
     """
 
     code: int
@@ -98,11 +98,12 @@ class RecordedDone(NamedTuple):
 
 
 class RecordedRequest(NamedTuple):
-    """A request at a start. ``status``: ``waiting``, ``running`` or ``preempted``. ``drafts``: of its passes in flight,
-    the oldest first.
+    """A request at a start. ``name``: the engine's name of it. ``status``: ``waiting``, ``running`` or ``preempted``.
+    ``drafts``: of its passes in flight, the oldest first.
     """
 
     request: int
+    name: str
     status: str
     computed: int
     tables: list[list[int]]

@@ -169,7 +169,7 @@ def _print_wrong(found: JudgedRecording) -> None:
         say((f"{state}: who made it so was not recorded", "bold red"))
         return
     many = "request" if len(found.requests) == 1 else "requests"
-    whom = f", {many} {', '.join(map(str, found.requests))}" if found.requests else ""
+    whom = f", {many} {', '.join(found.requests)}" if found.requests else ""
     call = f"call {found.calls}, {found.function or 'before which the state was shown'}"
     say((f"the first wrong call is {call} at {_time(found.at)}{whom}", "bold red"))
 

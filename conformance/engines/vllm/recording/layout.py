@@ -88,6 +88,9 @@ class Layout:
             left.append("groups of layers whose blocks or hashes have different sizes")
         if getattr(self._scheduler, "connector", None) is not None:
             left.append("a KV connector: its transfers are not recorded")
+        ranks = [getattr(self._scheduler, f"{kind}_world_size", 1) for kind in ("dcp", "pcp")]
+        if any(int(count or 1) > 1 for count in ranks):
+            left.append("context parallel ranks, among which the tokens of a block are divided")
         return left
 
     def free(self) -> list[int]:

@@ -116,7 +116,7 @@ class Recorder:
             self._inside = True
             try:
                 answer = function(*args, **kwargs)
-            except BaseException as error:
+            except Exception as error:
                 self._safely(self._write, code, name, [], type(error).__name__)
                 raise
             finally:
@@ -154,7 +154,8 @@ class Recorder:
 
     def _added(self, _: Any, request: Any) -> list[Any]:
         known = self._numbers.get(request.request_id)
-        return [known if known is not None else self._knows(request), request.num_prompt_tokens]
+        number = known if known is not None else self._knows(request)
+        return [number, request.num_prompt_tokens, request.request_id]
 
     def _launched(self, output: Any, *_: Any, **__: Any) -> list[Any]:
         of, computed = self._numbers.__getitem__, self._computed
@@ -340,7 +341,7 @@ class Recorder:
         self._computed[number] = request.num_computed_tokens
         drafts = [dict(said[6]).get(number, 0) for _, said in self._steps.values() if number in said[1]]
         tables = [numbers(self._tables[number, group]) for group in range(len(self._singles))]
-        return [number, layout.status(request), request.num_computed_tokens, tables, drafts]
+        return [number, request.request_id, layout.status(request), request.num_computed_tokens, tables, drafts]
 
 
 def _differences(before: list[Any], now: list[Any]) -> list[int]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from conformance.driver.lockstep import Finding, LockStep, breaks
-from conformance.recording.block_records import CODES, RecordedCall, RecordedStart, unpacked
+from conformance.recording.block_records import ADD, CODES, RecordedCall, RecordedStart, unpacked
 from conformance.recording.segments import NotARecording, records
 from conformance.stems.block_cache.recorded.run import RecordedRun
 from conformance.stems.block_cache.recorded.state import in_use
@@ -24,9 +24,9 @@ class JudgedRecording:
 
     ``start``: its first record. ``calls``: how many were judged, the first wrong one among them. ``at``: the time of
     the last of them. ``broken``: what the first wrong call broke, ``None`` if nothing is broken. ``function``,
-    ``requests``: the engine's function that was called then, and the requests for which it changed blocks or computed
-    something. ``by_function``: how many calls of each function were judged. ``starts``: how often the whole state was
-    shown and compared.
+    ``requests``: the engine's function that was called then, and the requests for which it changed blocks, each by its
+    number and the engine's name of it. ``by_function``: how many calls of each function were judged. ``starts``: how
+    often the whole state was shown and compared.
     """
 
     start: RecordedStart
@@ -34,7 +34,7 @@ class JudgedRecording:
     at: int
     broken: Finding | None = None
     function: str = ""
-    requests: list[int] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     by_function: Counter[str] = field(default_factory=Counter)
     starts: int = 0
 
@@ -47,8 +47,10 @@ def judged(path: Path, often: int = 0, goes_on: Callable[[int], bool] = lambda _
     Raises ``NotARecording`` if the file is none, or nothing in it can be judged; ``OSError`` if it cannot be read.
     """
     digests, count = Digests(), 0
+    names: dict[int, str] = {}
     for record in _read(path):
         digests.add(record)
+        names |= _names(record)
         count += 1
     if not count:
         raise NotARecording(f"{path}: its first record is not whole, so that there is nothing to judge")
@@ -78,7 +80,7 @@ def judged(path: Path, often: int = 0, goes_on: Callable[[int], bool] = lambda _
             lock.do(operation_of(record))
         except Finding as finding:
             wrong = _blamed(path, run.to_blame) if run.to_blame else record
-            return JudgedRecording(start, run.to_blame or calls, wrong.at, finding, *_who(wrong), done, starts)
+            return JudgedRecording(start, run.to_blame or calls, wrong.at, finding, *_who(wrong, names), done, starts)
     return JudgedRecording(start, calls, at, by_function=done, starts=starts)
 
 
@@ -104,8 +106,15 @@ def _broken_by(run: RecordedRun) -> Finding | None:
     return Finding(broken[0].name, broken[0].sentence, SHOWN_STATE) if broken else None
 
 
-def _who(record: RecordedCall | RecordedStart) -> tuple[str, list[int]]:
+def _names(record: RecordedCall | RecordedStart) -> dict[int, str]:
+    """The engine's names of the requests that come with this record."""
+    if isinstance(record, RecordedStart):
+        return {one.request: one.name for one in record.requests}
+    return {record.rest[0]: record.rest[2]} if record.code == ADD and record.rest else {}
+
+
+def _who(record: RecordedCall | RecordedStart, names: Mapping[int, str]) -> tuple[str, list[str]]:
     if isinstance(record, RecordedStart):
         return "", []
-    named = {move.request for move in record.moves if move.request > 0}
-    return record.function, sorted(named | {*record.ended} | {*record.preempted})
+    named = {move.request for move in record.moves if move.request > 0} | {*record.ended} | {*record.preempted}
+    return record.function, [f"{request} ({names.get(request, 'no name')})" for request in sorted(named)]
