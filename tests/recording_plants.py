@@ -188,6 +188,16 @@ def refused_drafts_count_as_computed(core: Core, happens: Happens) -> Planted:
     return core.scheduler, "update_from_output", update_from_output
 
 
+def abort_is_passed_over(core: Core, happens: Happens) -> Planted:
+    """A request that is aborted goes on."""
+    finishes = core.scheduler.finish_requests
+
+    def finish_requests(self: Any, request_ids: Any, finished_status: Any) -> Any:
+        return finishes(self, () if happens() else request_ids, finished_status)
+
+    return core.scheduler, "finish_requests", finish_requests
+
+
 # Each with the load, beside the default, that it needs.
 PLANTS: dict[Plant, dict[str, int]] = {
     last_block_is_not_freed: {},
@@ -200,5 +210,6 @@ PLANTS: dict[Plant, dict[str, int]] = {
     window_slides_too_far: {"window": 40},
     aborted_request_keeps_its_blocks: {"aborts": 30},
     reset_while_blocks_are_held: {"resets": 100},
+    abort_is_passed_over: {"aborts": 60},
     refused_drafts_count_as_computed: {"drafts": 3, "steps_in_flight": 1},
 }

@@ -28,7 +28,7 @@ from conformance.planted.faults.known_bugs import FAULTS, Fault
 from conformance.planted.faults.show import show
 from conformance.search import check
 from conformance.search.check import Search
-from conformance.stems.block_cache.run import ENDS, PROGRESS
+from conformance.stems.block_cache.run import ABORT, ENDS, PROGRESS
 from conformance.stems.block_pool.run import FINDS, OFFERED
 from conformance.stems.found import law_of
 from conformance.stems.host_server.run import HEARS, WAITS
@@ -51,6 +51,7 @@ LONGEST = {"block_cache": 30}
 SOON_FOUND = ("half_decode", "restore_under_lock", "released_slot_stays", "nested_state_group", "freed_twice")
 # What no law of the state says, and a run alone can see.
 RUN_LAWS = {
+    ABORT,
     ANSWERED,
     ENDS,
     ENOUGH,

@@ -16,7 +16,7 @@ from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.stems.block_cache.follow import without_withdrawn
 from conformance.stems.block_cache.protocol import Launched, Move
-from conformance.stems.block_cache.run import ENDS, PROGRESS, STILL
+from conformance.stems.block_cache.run import ABORT, ENDS, PROGRESS, STILL
 from conformance.stems.stem_registry import start
 from conformance.telling.tell import tell
 
@@ -81,6 +81,13 @@ def test_a_request_that_ends_too_early_or_too_late_is_found(more: int, words: st
     with pytest.raises(Finding) as found:
         after(ending(more), ADD, *steps)
     assert (found.value.law, words in found.value.detail) == (ENDS, True), found.value
+
+
+@pytest.mark.parametrize("steps", [[], [{"op": "schedule"}]])
+def test_a_request_that_stays_after_its_abort_is_found(steps: list[Json]) -> None:
+    with pytest.raises(Finding) as found:
+        after(lambda config: Variant(OURS(config), abort=lambda _: None), ADD, *steps, {"op": "abort", "request": 1})
+    assert (found.value.law, found.value.detail) == (ABORT, "request 1 was aborted")
 
 
 def test_a_picture_shows_a_request_that_waits_without_blocks() -> None:

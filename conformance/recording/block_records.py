@@ -56,7 +56,8 @@ class RecordedCall(NamedTuple):
     name of the exception that the call raised, else empty. ``rest``: what only a call of this code says, see below.
 
     ``ADD``: request, tokens of its prompt, the engine's name of the request. ``LAUNCH``: ``RecordedLaunch``. ``DONE``:
-    ``RecordedDone``. ``RESET``: whether it was done. ``OUTSIDE``: blocks changed between two calls.
+    ``RecordedDone``. ``ABORT``: those that were aborted. ``RESET``: whether it was done. ``OUTSIDE``: blocks changed
+    between two calls.
     """
 
     code: int

@@ -47,6 +47,8 @@ PROGRESS_SENTENCE = (
 )
 ENDS = "ends_with_its_last_token"
 ENDS_SENTENCE = "A request ends with the last token that was asked for, and not before, unless it is aborted or fails."
+ABORT = "aborted_request_ends"
+ABORT_SENTENCE = "A request that is aborted ends at once."
 STILL = 4  # so many empty steps, one after the other, and the scheduler makes no other any more
 MOST_STORIES = 1 << 31
 MOST_WITH_TRANSFERS = 8  # requests of a run with transfers that have not ended, or whose blocks a transfer uses
@@ -59,6 +61,13 @@ def wrong_of(misread: Misread, size: int, step: int) -> WrongSlot:
     where = misread.where if misread.writer is None else f"{misread.where}, which holds {misread.holds}"
     pool, slot = STATES if misread.is_state else BLOCK_SLOTS, misread.block * size + misread.offset
     return WrongSlot(reader, writer, pool, slot, misread.token, step, 0, where)
+
+
+def must_have_left(aborted: Collection[int], known: Collection[int]) -> None:
+    """Raises ``Finding`` if a request that was aborted has not ended. ``known``: those that have not."""
+    if left := [request for request in aborted if request in known]:
+        said = f"{'request' if len(left) == 1 else 'requests'} {', '.join(map(str, left))}"
+        raise Finding(ABORT, ABORT_SENTENCE, f"{said} {'was' if len(left) == 1 else 'were'} aborted")
 
 
 class BlockCacheRun:
@@ -147,6 +156,7 @@ class BlockCacheRun:
         self.follower.must_know(request)
         self._empty = 0
         yield EngineCall("abort", partial(self.engine.abort, request))
+        must_have_left([request], self.seen.requests)
         self._explain()
 
     # Steps.

@@ -72,7 +72,7 @@ class Recorder:
         self._watch("add_request", ADD, self._added)
         self._watch("schedule", LAUNCH, self._launched)
         self._watch("update_from_output", DONE, self._done)
-        self._watch("finish_requests", ABORT, _nothing)
+        self._watch("finish_requests", ABORT, self._aborted)
         self._watch("reset_prefix_cache", RESET, _answer)
         self._see("_preempt_request", self._is_preempted)
         self._see("_free_request", self._is_over)
@@ -189,6 +189,11 @@ class Recorder:
         places = map(answer.req_id_to_index.__getitem__, names)
         sampled = bytes(map(len, map(tokens.__getitem__, places))) if tokens else bytes(len(names))
         return [said[0], sampled, self._rolled_back(output.scheduled_spec_decode_tokens)]
+
+    def _aborted(self, _: Any, request_ids: Any, *__: Any, **___: Any) -> list[Any]:
+        asked = (request_ids,) if isinstance(request_ids, str) else request_ids
+        known = self._numbers
+        return [*known.values()] if asked is None else [known[name] for name in asked if name in known]
 
     def _rolled_back(self, drafts: Iterable[str]) -> list[tuple[int, int]]:
         """Of the requests whose drafts a step has verified, the number of computed tokens, where it has changed.
@@ -351,10 +356,6 @@ def _differences(before: list[Any], now: list[Any]) -> list[int]:
         if old is not new:
             found += (place, *numbers([new]))
     return found
-
-
-def _nothing(*_: Any, **__: Any) -> list[Any]:
-    return []
 
 
 def _answer(answer: Any, *_: Any, **__: Any) -> list[Any]:

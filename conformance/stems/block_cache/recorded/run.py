@@ -26,6 +26,7 @@ from conformance.stems.block_cache.protocol import Launched
 from conformance.stems.block_cache.recorded.player import Player, ShownBlocks
 from conformance.stems.block_cache.recorded.state import first_state, standing_state
 from conformance.stems.block_cache.recorded.stories import RecordedStories
+from conformance.stems.block_cache.run import must_have_left
 from spec import block_cache as law
 from spec.block_cache import BlockCacheState
 from spec.block_pool_state import NO_HASH, NULL, BlockPoolState
@@ -133,7 +134,9 @@ class RecordedRun:
     @operation
     def abort(self) -> Calls:
         """Requests are aborted."""
-        self._explain(self._call())
+        call = self._call()
+        must_have_left(call.rest, self.seen.requests)
+        self._explain(call)
         yield None
 
     @operation
