@@ -20,10 +20,10 @@ NOBODY = -1  # in the place of a request or a group that is not known
 class RecordedMove(NamedTuple):
     """One thing that was done to blocks, see ``Move`` of ``conformance.stems.block_cache.protocol``.
 
-    ``kind``: its place in ``KINDS``. ``blocks``: 0 where a block is left out. ``refs``: the reference counts of the
-    blocks afterwards; empty for ``cache``, ``evict`` and ``reset``. ``names``: the digests of the hashes of the blocks
-    afterwards, empty bytes for a block without one; given for ``cache``, and else only where a block has one that
-    should have none.
+    ``kind``: its place in ``KINDS``. ``blocks``: 0 where a block is left out. ``refs``: the reference counts that the
+    blocks have when the call is over; empty for ``cache``, ``evict`` and ``reset``. ``names``: the digests of the
+    hashes that the blocks have then, empty bytes for a block without one; given for ``cache``, and else only where a
+    block has one that should have none.
     """
 
     kind: int

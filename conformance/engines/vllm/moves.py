@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.engines.vllm.recording.block_hooks import BlockHooks, numbers
+from conformance.engines.vllm.recording.block_hooks import BlockHooks, Noted, numbers
 from conformance.stems.block_cache.protocol import Move
 
 
@@ -19,6 +19,8 @@ class Moves:
         """A call begins."""
         self.moves = []
 
-    def _note(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
+    def _note(self, noted: Noted) -> None:
+        request = noted.request
         name = request if request is None or isinstance(request, str) else request.request_id
-        self.moves.append(Move(kind, tuple(numbers(blocks)), None if name is None else int(name), group, first))
+        number = None if name is None else int(name)
+        self.moves.append(Move(noted.kind, tuple(numbers(noted.blocks)), number, noted.group, noted.first))

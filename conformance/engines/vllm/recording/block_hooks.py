@@ -12,30 +12,34 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 Function = Callable[..., Any]
 REQUESTS = ("request", "request_id")  # how methods name the request for which they do something
 DEEPEST = 16  # so many callers of a method of the pool are looked at
 
 
-class Note(Protocol):
-    """Is told what was done to blocks, after it was done. ``conformance.stems.block_cache.protocol.Move`` says which
-    kinds there are. ``blocks``: the engine's objects, ``None`` where a block is left out. ``request``: the engine's
-    object, or its id, or ``None`` where no caller says for whom.
+class Noted(NamedTuple):
+    """What was done to blocks. ``conformance.stems.block_cache.protocol.Move`` says which kinds there are. ``blocks``:
+    the engine's objects, ``None`` where a block is left out. ``request``: the engine's object, or its id, or ``None``
+    where no caller says for whom.
     """
 
-    def __call__(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
-        """Takes the note."""
+    kind: str
+    blocks: list[Any]
+    request: Any
+    group: int | None
+    first: int = 0
 
 
 class BlockHooks:
-    """The hooks on the pool of one KVCacheManager."""
+    """The hooks on the pool of one KVCacheManager. ``take`` is called with what was done, after it was done."""
 
-    def __init__(self, manager: Any, note: Note) -> None:
-        self._take = note
+    def __init__(self, manager: Any, take: Callable[[Noted], None]) -> None:
+        self._take = take
         self._groups = {id(single): at for at, single in enumerate(manager.coordinator.single_type_managers)}
         self._package = _package(vars(sys.modules[type(manager).__module__]))
+        self._is_engine: dict[int, bool] = {}  # by the id of the globals of a module, whether it is the engine's
         pool = manager.block_pool
         for name, hook in self._hooks().items():
             if hasattr(pool, name):
@@ -43,22 +47,26 @@ class BlockHooks:
 
     def _note(self, kind: str, blocks: list[Any]) -> None:
         """Notes what the caller of the caller of this method has done."""
-        request, group = self._for_whom()
-        self._take(kind, blocks, request, group, 0)
+        self._take(Noted(kind, blocks, *self._for_whom()))
 
     def _for_whom(self) -> tuple[Any, int | None]:
         """The request for which a method of the pool is called, and its group of layers; ``None`` where nobody says."""
         frame = sys._getframe(3)
         for _ in range(DEEPEST):
             code = frame.f_code
-            is_for_one = code.co_argcount > 1 and code.co_varnames[1] in REQUESTS
-            if is_for_one and _package(frame.f_globals) == self._package:
+            if code.co_argcount > 1 and code.co_varnames[1] in REQUESTS and self._of_engine(frame.f_globals):
                 known = frame.f_locals
                 return known[code.co_varnames[1]], self._groups.get(id(known[code.co_varnames[0]]))
             if frame.f_back is None:
                 break
             frame = frame.f_back
         return None, None
+
+    def _of_engine(self, module: dict[str, Any]) -> bool:
+        found = self._is_engine.get(id(module))
+        if found is None:
+            found = self._is_engine[id(module)] = _package(module) == self._package
+        return found
 
     def _hooks(self) -> dict[str, Callable[[Function, Any], Function]]:
         return {
@@ -79,7 +87,7 @@ class BlockHooks:
         def get_new_blocks(*args: Any, **kwargs: Any) -> Any:
             taken = function(*args, **kwargs)
             if taken:
-                self._note("get", taken)
+                self._note("get", [*taken])
             return taken
 
         return get_new_blocks
@@ -115,7 +123,7 @@ class BlockHooks:
                 if (mask := given("block_mask", args, kwargs)) is not None:
                     places = [block if kept else None for block, kept in zip(places, mask, strict=True)]
                 request, group = given("request", args, kwargs), given("kv_cache_group_id", args, kwargs)
-                self._take("cache", places, request, group, first)
+                self._take(Noted("cache", places, request, group, first))
             return done
 
         return cache_full_blocks
@@ -127,7 +135,7 @@ class BlockHooks:
             done = function(*args, **kwargs)
             request, group = given("request", args, kwargs), given("kv_cache_group_id", args, kwargs)
             block, tokens = given("block", args, kwargs), given("num_tokens", args, kwargs)
-            self._take("cache_partial", [block], request, group, tokens)
+            self._take(Noted("cache_partial", [block], request, group, tokens))
             return done
 
         return cache_partial_block

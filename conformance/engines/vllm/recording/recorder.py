@@ -20,7 +20,7 @@ from operator import add
 from typing import Any
 
 from conformance.engines.vllm.recording import layout
-from conformance.engines.vllm.recording.block_hooks import BlockHooks, numbers
+from conformance.engines.vllm.recording.block_hooks import BlockHooks, Noted, numbers
 from conformance.recording.block_records import (
     ABORT,
     ADD,
@@ -210,27 +210,30 @@ class Recorder:
 
     # What is done to blocks.
 
-    def _noted(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
-        self._safely(self._note, kind, blocks, request, group, first)
+    def _noted(self, noted: Noted) -> None:
+        if not self._is_stopped:
+            self._moves.append(noted)
 
-    def _note(self, kind: str, blocks: list[Any], request: Any, group: int | None, first: int) -> None:
-        name: str | None = request if request is None or type(request) is str else request.request_id
-        number = NOBODY if name is None else self._numbers.get(name, NOBODY)
-        refs, names = [], []
-        if kind in COUNTS:
-            refs = [block.ref_cnt for block in blocks]
-            if name is not None and number != NOBODY:
-                self._touched[number] = name
-                if kind == "touch":
-                    self._got[number] = name
-        if kind == "cache":
-            names = self._compared(number, request.block_hashes, blocks, first)
-        elif kind in UNNAMED and [block for block in blocks if block.block_hash is not None]:
-            names = [
-                b"" if block.block_hash is None else self._digest(self._text(block.block_hash)) for block in blocks
-            ]
-        at = NOBODY if group is None else group
-        self._moves.append((NUMBER_OF[kind], number, at, first, numbers(blocks), refs, names))
+    def _said(self) -> list[Any]:
+        """The moves of the call that is over, with the counts and the names that their blocks have now."""
+        said = []
+        for kind, blocks, request, group, first in self._moves:
+            name: str | None = request if request is None or type(request) is str else request.request_id
+            number = NOBODY if name is None else self._numbers.get(name, NOBODY)
+            refs, names = [], []
+            if kind in COUNTS:
+                refs = [block.ref_cnt for block in blocks]
+                if name is not None and number != NOBODY:
+                    self._touched[number] = name
+                    if kind == "touch":
+                        self._got[number] = name
+            if kind == "cache":
+                names = self._compared(number, request.block_hashes, blocks, first)
+            elif kind in UNNAMED and [block for block in blocks if block.block_hash is not None]:
+                names = self._compared(number, [], blocks, 0)
+            at = NOBODY if group is None else group
+            said.append((NUMBER_OF[kind], number, at, first, numbers(blocks), refs, names))
+        return said
 
     def _compared(self, number: int, hashes: list[bytes], blocks: Iterable[Any], first: int) -> list[bytes]:
         """The digests of the hashes of blocks, which a request has at the places from ``first`` on; empty for a block
@@ -280,7 +283,7 @@ class Recorder:
     # Records.
 
     def _clear(self) -> None:
-        self._moves: list[Any] = []
+        self._moves: list[Noted] = []
         self._touched: dict[int, str] = {}
         self._got: dict[int, str] = {}
         self._own: list[tuple[int, int, bytes]] = []
@@ -295,10 +298,10 @@ class Recorder:
             self._clear()
             self._begin(can_begin)
             return
-        changes = self._changes()
+        moves, changes = self._said(), self._changes()
         self._compare_found()
         record = [
-            *(code, time.time_ns() // 1000, function, self._moves, changes, self._pool.get_num_free_blocks()),
+            *(code, time.time_ns() // 1000, function, moves, changes, self._pool.get_num_free_blocks()),
             *(self._own, [*self._ended], self._preempted, raised, rest),
         ]
         self._writer.write(packed(record))
