@@ -19,6 +19,7 @@ from torch import Tensor
 from impl import checks, kernels
 from impl.checks import Rows
 from impl.host import row_heads, row_pages, upload
+from impl.kernels import Freed
 
 __all__ = [
     "BaseTokenToKVPoolAllocator",
@@ -178,6 +179,17 @@ class SlotAllocator(ABC):
         self.pending: list[FreeBatch] = []
         self.backups = Backups(self)
 
+    def warm_up(self) -> None:
+        """Compile every Triton kernel that a call can launch, so that no later call waits for a compiler.
+
+        Nothing is handed out, and nothing changes; with the backend ``torch`` there is nothing to do. It is enough for
+        lengths and slots of int32 and int64, where ``prefix_lens`` and ``seq_lens`` have one dtype.
+        """
+        pool = self.full_pool
+        self._ops.warm_up(
+            self._device, self.page_size, windowed=self.windowed, release=pool.fused, looks=pool.looks_at_frees
+        )
+
     # Free groups.
 
     @property
@@ -243,18 +255,39 @@ class SlotAllocator(ABC):
         single pool ignores it.
 
         ValueError, with nothing changed, for slots that are out of range, on page 0, there twice or free already, and
-        for a page whose first slot is missing. Without ``row_lens`` this is checked on CPU; with ``debug`` always.
+        for a page whose first slot is missing. Without ``row_lens`` this is checked on CPU; with ``debug`` always. On
+        CUDA without ``debug`` the device finds pages that are free already, see ``check_frees``, which a call that
+        waits for the pages calls first.
         """
         checks.int_tensor("free_index", free_index, self._device)
         checks.row_lengths(row_lens, swa_lens, free_index.numel())
         if free_index.numel() == 0:
             return
-        if row_lens is not None and (swa_lens is not None or not self.windowed) and self.frees_in_one_launch:
+        if not self.frees_in_one_launch:
+            self._free(self._batch(free_index, row_lens, swa_lens))
+        elif not self.windowed and self.page_size == 1:  # slots are pages, so it does not matter what rows they are of
+            self.free_at(free_index, None, ())
+        elif row_lens is not None and (swa_lens is not None or not self.windowed):
             heads = None if self.page_size == 1 else row_heads(row_lens, self.page_size)
             mapped = mapped_spans(row_lens, swa_lens or row_lens, self.page_size) if self.windowed else ()
             self.free_at(free_index, heads, mapped)
         else:
             self._free(self._batch(free_index, row_lens, swa_lens))
+
+    def check_frees(self) -> None:
+        """RuntimeError if a page was freed that was free already, or that no pool has (on CUDA the host waits).
+
+        Where content is checked, such a free is a ValueError before anything changes. On CUDA without ``debug`` nothing
+        is read in a free; the device counts such pages, and the count is read here. Pools in which one was found hand
+        pages out twice, until ``clear``. With ``need_sort`` they are found when ``release_pages`` are sorted in. A pool
+        on CUDA with the backend ``torch`` finds none.
+        """
+        for name, pool in self._each_pool():
+            found = 0 if pool.found is None else int(pool.found)
+            if found:
+                raise RuntimeError(
+                    f"{name}: freed pages that were free already, or that the pool does not have: {found}"
+                )
 
     @property
     def frees_in_one_launch(self) -> bool:
@@ -331,6 +364,8 @@ class SlotAllocator(ABC):
     def _batch(self, slots: Tensor, row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None) -> FreeBatch:
         pool = self.full_pool
         if row_lens is None:
+            if self.page_size > 1:  # the host waits for the different pages below
+                self.check_frees()
             batch = FreeBatch(pool.pages_to_free(slots), exact=self._check_content)
         else:
             spans = None if swa_lens is None else mapped_spans(row_lens, swa_lens, self.page_size)
@@ -384,7 +419,7 @@ class SlotAllocator(ABC):
         if rows.prefix is None:
             self._ops.decode(*args)
         else:
-            self._ops.extend(rows.prefix, *args, plan.longest, swa_start)
+            self._ops.extend(rows.prefix, *args, swa_start)
         self._take(*pages)
         return out
 
@@ -401,6 +436,10 @@ class SlotAllocator(ABC):
 
     def _check_batch(self, batch: FreeBatch) -> None:  # noqa: B027 (a single pool has nothing to add)
         """Further checks of a free, with ``debug``."""
+
+    @abstractmethod
+    def _each_pool(self) -> Sequence[tuple[str, BaseTokenToKVPoolAllocator]]:
+        """The pools, each with the name of what its pages are."""
 
     @property
     @abstractmethod
@@ -462,6 +501,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
     """
 
     windowed = False
+    found: Tensor | None  # [1] int64: how many freed pages were free already, or no pages of the pool; see check_frees
     _released: list[Tensor]
 
     def __init__(
@@ -482,6 +522,11 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
     def size_full(self) -> int:
         """The size of the pool in tokens."""
         return self.size
+
+    @property
+    def looks_at_frees(self) -> bool:
+        """The device looks in each free for pages that are free already."""
+        return self._places is not None
 
     @property
     def free_pages(self) -> Tensor:
@@ -526,6 +571,8 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         self._top = self.num_pages - lists[0].numel()
         # A new stack: what was handed out may be a view of the old one. What lies below the top is never read.
         self._stack = torch.cat([lists[0].new_zeros(self._top), lists[0]])
+        if self._places is not None:
+            self._places[lists[0]] = torch.arange(self._top, self.num_pages, device=self._device)
         if self._check_content:
             self.held.fill_(True)[0] = False
             self.mark(torch.cat(lists), held=False)
@@ -583,6 +630,11 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         self._released_count = 0
         held = self.num_pages + 1 if self._check_content else 0
         self.held = torch.zeros(held, dtype=torch.bool, device=self._device)
+        self._serial = 0
+        self.found = torch.zeros(1, dtype=torch.int64, device=self._device) if self.fused else None
+        self._places: Tensor | None = None
+        if self.fused and not self.need_sort:  # page p is free at position p - 1
+            self._places = torch.arange(-1, self.num_pages, dtype=torch.int64, device=self._device)
         self._forget()
 
     def merge_and_sort_free(self) -> None:
@@ -590,6 +642,8 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         if not self._released:
             return
         free = self.all_free().sort().values
+        if self.found is not None:
+            self.found.add_((free[1:] == free[:-1]).sum())
         # A new stack: a backup may still hold the old one. What lies below the top is never read.
         self._top = self.num_pages - free.numel()
         self._stack = torch.cat([self._stack[: self._top], free])
@@ -614,22 +668,27 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         """Make different pages free that are handed out. RuntimeError if more would be free than the pool has."""
         self.check_room(pages.numel())
         self.mark(pages, held=False)
-        self.room(pages.numel()).copy_(pages)
+        freed = self.room(pages.numel())
+        if freed.places is None:
+            freed.room.copy_(pages)
+        else:
+            self._ops.release(pages, None, None, None, freed, None, 1)
 
     def check_room(self, pages: int) -> None:
         """RuntimeError if so many pages more would be more free ones than the pool has."""
         if pages + self.free_count() > self.num_pages:
             raise RuntimeError("pages: more given back than were handed out; was the mapping overwritten from outside?")
 
-    def room(self, pages: int) -> Tensor:
-        """``[pages]`` int64: where the caller writes the numbers of pages that are free from now on."""
+    def room(self, pages: int) -> Freed:
+        """Where the caller writes the numbers of so many pages, which are free from now on."""
         self._void_backups()
         if self.need_sort:
             self._released.append(self._stack.new_empty(pages))
             self._released_count += pages
-            return self._released[-1]
+            return Freed(self._released[-1], 0, pages)
         self._top -= pages
-        return self._stack[self._top : self._top + pages]
+        self._serial += 1
+        return Freed(self._stack, self._top, pages, self._places, self._serial, self.found)
 
     def mark(self, pages: Tensor, *, held: bool) -> None:
         """Record in the table ``held``, if there is one, that pages are handed out or not."""
@@ -686,6 +745,9 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         back = self.all_free() if merged else self._stack[self._top : old_top]
         self.mark(back, held=False)
         return back
+
+    def _each_pool(self) -> Sequence[tuple[str, BaseTokenToKVPoolAllocator]]:
+        return [("pages", self)]
 
     @property
     def full_pool(self) -> BaseTokenToKVPoolAllocator:

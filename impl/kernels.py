@@ -3,14 +3,20 @@
 ``extend`` and ``decode`` turn page lists into slots and write the full-to-SWA mapping of these slots. ``detach`` reads
 the SWA pages of full pages and unmaps them. ``release`` does that for the pages of rows, and writes the pages of both
 pools to where they are free. The plain torch functions say what is right; the Triton ones have their
-signatures and are tested against them. The host never waits for a value of the device. The kernels are told the length
-of every list that they index, so they do not read or write past one even if the row lengths are wrong.
+signatures and are tested against them. No function here makes the host wait for the device. The kernels are told the
+length of every list that they index, so they do not read or write past one even if the row lengths are wrong.
+
+A kernel is compiled once for each combination of its ``tl.constexpr`` parameters and of the dtypes of its tensors, and
+for nothing else: neither the size of a batch nor the place of a slice in memory compiles it again. ``warm_up`` compiles
+all that an allocator can launch.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +25,39 @@ from torch import Tensor
 tl: Any = None  # triton.language, once a kernel is used: see jit
 
 BLOCK = 1024  # tokens (extend) or mapping entries (decode, detach) one program works on
+ROWS = 1024  # rows whose lengths one program reads at a time
+
+
+SERIAL = 1 << 32  # an entry of ``Freed.places``: the number of the free, times this, and a position in the list
+
+
+class Freed(NamedTuple):
+    """Where a free writes the numbers of its pages, and how it sees on the device that one of them was free already.
+
+    ``pages``: int64, a list of free pages. The freed ones go to its positions ``first..first + given``; all behind are
+    free. Without ``places`` nothing is looked at. ``places``: ``[pages of the pool + 1]`` int64, for each page
+    ``SERIAL`` times the number of the free that gave it back last, plus the position where that free wrote it. An entry
+    is not changed when the page is handed out: the page is free if the list still has it at that position, behind
+    ``first + given``. ``serial``: the number of this free, from 1. ``found``: ``[1]`` int64; to it is added how many of
+    the pages were free already, are in this free before, or are no pages of the pool.
+    """
+
+    pages: Tensor
+    first: int
+    given: int
+    places: Tensor | None = None
+    serial: int = 1
+    found: Tensor | None = None
+
+    @property
+    def room(self) -> Tensor:
+        """``[given]`` int64, a view: where the page numbers go."""
+        return self.pages[self.first : self.first + self.given]
+
+    @property
+    def entry(self) -> int:
+        """The entry of ``places`` of the first page; that of the next page is one more."""
+        return self.serial * SERIAL + self.first
 
 
 class Ops(NamedTuple):
@@ -28,6 +67,7 @@ class Ops(NamedTuple):
     decode: Callable[..., None]
     detach: Callable[..., None]
     release: Callable[..., None]
+    warm_up: Callable[..., None]
 
 
 class _Layout(NamedTuple):
@@ -70,18 +110,18 @@ def _layout(prefix: Tensor, seq: Tensor, tokens: int, pages: int, page_size: int
 
 def extend_torch(
     prefix_lens: Tensor, seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None,
-    mapping: Tensor | None, out: Tensor, page_size: int, longest: int, swa_start: int = 0,
+    mapping: Tensor | None, out: Tensor, page_size: int, swa_start: int = 0,
 ) -> None:  # fmt: skip
     """Write the slots of the tokens ``prefix..seq`` of each row to ``out``, and their SWA slots into ``mapping``.
 
     ``prefix_lens``, ``seq_lens``, ``last_loc``: ``[rows]`` integers. ``full_pages``, ``swa_pages``: ``[n]`` int64 new
     pages, row after row (``swa_pages`` and ``mapping`` are None without an SWA pool). ``out``: ``[sum(seq - prefix)]``
-    int64. ``longest``: the maximum of seq - prefix. ``swa_start``: so many of the new tokens map to nothing; if it
-    is not 0, there is one row, whose prefix is whole pages, and ``swa_pages`` begin with the page of the next token.
+    int64. ``swa_start``: so many of the new tokens map to nothing; if it is not 0, there is one row, whose prefix is
+    whole pages, and ``swa_pages`` begin with the page of the next token.
 
     Tokens in a row's partial page map to the SWA page of any mapped slot of that page, or to nothing if there is none.
     """
-    if longest == 0:
+    if out.numel() == 0:
         return
     if swa_pages is not None and swa_start:
         swa_pages = torch.cat([swa_pages.new_zeros(full_pages.numel() - swa_pages.numel()), swa_pages])
@@ -147,28 +187,44 @@ def detach_torch(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: i
 
 
 def release_torch(
-    slots: Tensor, heads: Tensor | None, into: Tensor | None, mapping: Tensor | None, full_out: Tensor | None,
-    swa_out: Tensor | None, page_size: int,
+    slots: Tensor, heads: Tensor | None, into: Tensor | None, mapping: Tensor | None, full: Freed | None,
+    swa: Freed | None, page_size: int,
 ) -> None:  # fmt: skip
-    """Write the full pages of rows to ``full_out`` and their SWA pages to ``swa_out``, and unmap these pages.
+    """Write the full pages of rows to the list ``full`` and their SWA pages to the list ``swa``, and unmap these pages.
 
     ``slots``: integers, among them the first slot of each page. ``heads``: ``[n]`` int64, where in ``slots`` those are;
-    None if ``slots`` are those of the ``n`` pages. ``full_out``: ``[n]`` int64, None if it is not wanted. ``mapping``
-    is None without an SWA pool. ``swa_out``: int64, None if no page has an SWA page. ``into``: ``[n]`` int64, where in
-    ``swa_out`` the SWA page of each page goes, -1 for a page that has none; None if each has one, in this order.
+    None if ``slots`` are those of the ``n`` pages. ``full``: room for ``n`` pages, None if they are not wanted.
+    ``mapping`` is None without an SWA pool. ``swa``: None if no page has an SWA page. ``into``: ``[n]`` int64, where
+    in the room of ``swa`` the SWA page of each page goes, -1 for a page that has none; None if each has one, in this
+    order.
     """
     first = slots if heads is None else slots.index_select(0, heads)
     pages = first.to(torch.int64) // page_size
-    if full_out is not None:
-        full_out.copy_(pages)
+    if full is not None:
+        _put(full, pages)
     if mapping is None:
         return
-    swa = torch.empty_like(pages)
-    detach_torch(mapping, pages, swa, page_size)
-    if swa_out is not None and into is not None:
-        swa_out[into[into >= 0]] = swa[into >= 0]
-    elif swa_out is not None:
-        swa_out.copy_(swa)
+    found = torch.empty_like(pages)
+    detach_torch(mapping, pages, found, page_size)
+    if swa is not None and into is not None:
+        found = torch.empty_like(swa.room).index_copy_(0, into[into >= 0], found[into >= 0])
+    if swa is not None:
+        _put(swa, found)
+
+
+def _put(freed: Freed, pages: Tensor) -> None:
+    """Write ``pages`` (``[given]`` int64) to their room, and count those that were free already."""
+    freed.room.copy_(pages)
+    if freed.places is None or freed.found is None:
+        return
+    known = (pages > 0) & (pages < freed.places.numel())
+    entries = torch.arange(freed.entry, freed.entry + freed.given, device=pages.device)
+    at = torch.where(known, pages, 0)  # page 0 is no page: its entry means nothing
+    position = freed.places[at] % SERIAL
+    behind = (position >= freed.first + freed.given) & (position < freed.pages.numel())
+    free = behind & (freed.pages[torch.where(behind, position, 0)] == pages)
+    freed.places[at] = entries
+    freed.found.add_((~known | free | (freed.places[at] != entries)).sum())
 
 
 def swa_pages_of(mapping: Tensor, pages: Tensor, page_size: int) -> Tensor:
@@ -183,20 +239,33 @@ def page_rows(mapping: Tensor, page_size: int) -> Tensor:
 
 
 def _extend_kernel(  # type: ignore[no-untyped-def]
-    prefix_ptr, seq_ptr, last_ptr, full_ptr, swa_ptr, map_ptr, out_ptr, n_full, n_swa, n_map, n_out, swa_start,
+    prefix_ptr, seq_ptr, last_ptr, full_ptr, swa_ptr, map_ptr, out_ptr, n_rows, n_full, n_swa, n_map, n_out, swa_start,
     HAS_SWA: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
-    others = tl.arange(0, ROWS)
-    seqs = tl.load(seq_ptr + others, mask=others < row, other=0).to(tl.int64)
-    prefixes = tl.load(prefix_ptr + others, mask=others < row, other=0).to(tl.int64)
-    out_base = tl.sum(seqs - prefixes)
-    page_base = tl.sum((seqs + P - 1) // P - (prefixes + P - 1) // P)
+    # A row has a program for every TILE of its tokens. Which row this program works on is found from the lengths.
+    program = tl.program_id(0).to(tl.int64)
+    row = program * 0
+    out_base = program * 0
+    page_base = program * 0
+    of_rows_before = program * 0
+    looked_at = program * 0
+    for first in range(0, n_rows, ROWS):
+        others = first + tl.arange(0, ROWS)
+        seqs = tl.load(seq_ptr + others, mask=others < n_rows, other=0).to(tl.int64)
+        prefixes = tl.load(prefix_ptr + others, mask=others < n_rows, other=0).to(tl.int64)
+        programs = (seqs - prefixes + TILE - 1) // TILE
+        before = (others < n_rows) & (looked_at + tl.cumsum(programs, 0) <= program)
+        row += tl.sum(before.to(tl.int64))
+        out_base += tl.sum(tl.where(before, seqs - prefixes, 0))
+        page_base += tl.sum(tl.where(before, (seqs + P - 1) // P - (prefixes + P - 1) // P, 0))
+        of_rows_before += tl.sum(tl.where(before, programs, 0))
+        looked_at += tl.sum(programs)
 
-    prefix = tl.load(prefix_ptr + row).to(tl.int64)
-    seq = tl.load(seq_ptr + row).to(tl.int64)
-    last = tl.load(last_ptr + row).to(tl.int64)
-    step = tl.program_id(1) * TILE + tl.arange(0, TILE) + 1  # tokens after the last one
+    # The grid may have more programs than the rows need: those have the row n_rows, without a token.
+    prefix = tl.load(prefix_ptr + row, mask=row < n_rows, other=0).to(tl.int64)
+    seq = tl.load(seq_ptr + row, mask=row < n_rows, other=0).to(tl.int64)
+    last = tl.load(last_ptr + row, mask=row < n_rows, other=-1).to(tl.int64)
+    step = (program - of_rows_before) * TILE + tl.arange(0, TILE) + 1  # tokens after the last one
     pos = prefix + step - 1
     at = out_base + step - 1
     live = (pos < seq) & (at < n_out)
@@ -225,9 +294,11 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     P: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     first = tl.program_id(0) * TILE
-    others = tl.arange(0, ROWS)
-    seqs = tl.load(seq_ptr + others, mask=others < first, other=0).to(tl.int64)
-    taken = tl.sum(((others < first) & ((seqs - 1) % P == 0)).to(tl.int64))
+    taken = first.to(tl.int64) * 0
+    for start in range(0, first, ROWS):
+        others = start + tl.arange(0, ROWS)
+        seqs = tl.load(seq_ptr + others, mask=others < first, other=0).to(tl.int64)
+        taken += tl.sum(((others < first) & ((seqs - 1) % P == 0)).to(tl.int64))
     row = first + tl.arange(0, TILE).to(tl.int64)
     live = row < n_rows
     seq = tl.load(seq_ptr + row, mask=live, other=0).to(tl.int64)
@@ -263,9 +334,10 @@ def _detach_kernel(  # type: ignore[no-untyped-def]
 
 
 def _release_kernel(  # type: ignore[no-untyped-def]
-    slots_ptr, heads_ptr, into_ptr, map_ptr, full_ptr, swa_ptr, n_pages, n_map, n_swa, HEADS: tl.constexpr,
-    INTO: tl.constexpr, FULL: tl.constexpr, HAS_SWA: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr,
-    TILE: tl.constexpr,
+    slots_ptr, heads_ptr, into_ptr, map_ptr, full_ptr, full_places_ptr, full_found_ptr, swa_ptr, swa_places_ptr,
+    swa_found_ptr, n_pages, n_map, full_first, full_size, full_entry, swa_first, swa_size, swa_entry, n_swa,
+    HEADS: tl.constexpr, INTO: tl.constexpr, FULL: tl.constexpr, FULL_PLACES: tl.constexpr, HAS_SWA: tl.constexpr,
+    SWA_PLACES: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, SERIAL: tl.constexpr,
 ):  # fmt: skip
     nth = tl.program_id(0) * TILE + tl.arange(0, TILE)
     live = nth < n_pages
@@ -274,35 +346,54 @@ def _release_kernel(  # type: ignore[no-untyped-def]
         at = tl.load(heads_ptr + nth, mask=live, other=0)
     page = tl.load(slots_ptr + at, mask=live, other=0).to(tl.int64) // P
     if FULL:
-        tl.store(full_ptr + nth, page, mask=live)
+        tl.store(full_ptr + full_first + nth, page, mask=live)
+        if FULL_PLACES:
+            known = live & (page > 0) & (page <= full_size)
+            old = tl.atomic_xchg(full_places_ptr + page, full_entry + nth, mask=known, sem="relaxed")
+            place = old % SERIAL
+            behind = known & (place >= full_first + n_pages) & (place < full_size)
+            there = tl.load(full_ptr + place, mask=behind, other=0)
+            again = (behind & (there == page)) | (known & (old // SERIAL == full_entry // SERIAL))
+            wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
+            tl.atomic_add(full_found_ptr, wrong, mask=wrong > 0, sem="relaxed")
     if HAS_SWA:
         offset = tl.arange(0, WIDTH)
         slot = page[:, None] * P + offset[None, :]
         inside = live[:, None] & (offset < P)[None, :] & (slot >= 0) & (slot < n_map)
         target = tl.load(map_ptr + slot, mask=inside, other=0)
+        page = tl.max(target, axis=1) // P
         to = nth
         if INTO:
             to = tl.load(into_ptr + nth, mask=live, other=-1)
-        tl.store(swa_ptr + to, tl.max(target, axis=1) // P, mask=live & (to >= 0) & (to < n_swa))
+        live = live & (to >= 0) & (to < n_swa)
+        tl.store(swa_ptr + swa_first + to, page, mask=live)
         tl.store(map_ptr + slot, tl.zeros_like(target), mask=inside)
-
-
-_COUNTS = [
-    "n_full", "n_swa", "n_map", "n_out", "n_rows", "n_pages", "swa_start", "n_nodes", "revivals", "window", "width",
-]  # fmt: skip
+        if SWA_PLACES:
+            known = live & (page > 0) & (page <= swa_size)
+            old = tl.atomic_xchg(swa_places_ptr + page, swa_entry + to, mask=known, sem="relaxed")
+            place = old % SERIAL
+            behind = known & (place >= swa_first + n_swa) & (place < swa_size)
+            there = tl.load(swa_ptr + place, mask=behind, other=0)
+            again = (behind & (there == page)) | (known & (old // SERIAL == swa_entry // SERIAL))
+            wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
+            tl.atomic_add(swa_found_ptr, wrong, mask=wrong > 0, sem="relaxed")
 
 
 @functools.cache
 def jit(kernel: Callable[..., None]) -> Any:
     """The compiled kernel, whose module has the name ``tl``. Triton is imported at first use: torch alone works without
     it, and tests can interpret.
+
+    Triton is told to compile nothing anew for a number that is 1 or divisible by 16, nor for a tensor that begins at
+    such an address: lists of pages are slices, so they begin anywhere.
     """
     import triton
     import triton.language
 
     kernel.__globals__["tl"] = triton.language
     names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
-    return triton.jit(kernel, do_not_specialize=[name for name in _COUNTS if name in names])
+    constants = kernel.__annotations__  # only the tl.constexpr parameters have one
+    return triton.jit(kernel, do_not_specialize=[name for name in names if name not in constants])
 
 
 def pow2(n: int) -> int:
@@ -312,18 +403,29 @@ def pow2(n: int) -> int:
 
 def extend_triton(
     prefix_lens: Tensor, seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None,
-    mapping: Tensor | None, out: Tensor, page_size: int, longest: int, swa_start: int = 0,
+    mapping: Tensor | None, out: Tensor, page_size: int, swa_start: int = 0,
 ) -> None:  # fmt: skip
-    """``extend_torch`` in one launch, with a program for every ``BLOCK`` tokens of every row."""
-    if longest == 0:
+    """``extend_torch`` in one launch, with a program for every ``BLOCK`` tokens of a row, and at most one program for
+    each row without work.
+    """
+    if out.numel() == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
-    tile = min(BLOCK, max(16, pow2(longest)))
-    jit(_extend_kernel)[(seq_lens.numel(), -(-longest // tile))](
+    jit(_extend_kernel)[(programs(seq_lens.numel(), out.numel()),)](
         prefix_lens, seq_lens, last_loc, full_pages, swa, to, out,
-        full_pages.numel(), swa.numel(), to.numel() - 1, out.numel(), swa_start,
-        HAS_SWA=has_swa, P=page_size, WIDTH=pow2(page_size), ROWS=pow2(seq_lens.numel()), TILE=tile,
+        seq_lens.numel(), full_pages.numel(), swa.numel(), to.numel() - 1, out.numel(), swa_start,
+        HAS_SWA=has_swa, P=page_size, WIDTH=pow2(page_size), ROWS=ROWS, TILE=BLOCK,
     )  # fmt: skip
+
+
+def programs(rows: int, tokens: int) -> int:
+    """Enough programs of ``BLOCK`` tokens of one row each for so many ``tokens`` in so many ``rows``, however long each
+    row is: less than ``tokens / BLOCK + rows``.
+
+    pre: rows >= 0 and tokens >= 0
+    post: __return__ * 1024 <= tokens + rows * 1023
+    """
+    return (tokens + rows * (BLOCK - 1)) // BLOCK
 
 
 def decode_triton(
@@ -334,12 +436,12 @@ def decode_triton(
     if out.numel() == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
-    width, rows = pow2(page_size), pow2(out.numel())
-    tile = max(16, min(rows, BLOCK // width))
+    width = pow2(page_size)
+    tile = max(16, BLOCK // width)
     jit(_decode_kernel)[(-(-out.numel() // tile),)](
         seq_lens, last_loc, full_pages, swa, to, out,
         out.numel(), full_pages.numel(), swa.numel(), to.numel() - 1,
-        HAS_SWA=has_swa, P=page_size, WIDTH=width, ROWS=rows, TILE=tile,
+        HAS_SWA=has_swa, P=page_size, WIDTH=width, ROWS=ROWS, TILE=tile,
     )  # fmt: skip
 
 
@@ -355,29 +457,74 @@ def detach_triton(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: 
 
 
 def release_triton(
-    slots: Tensor, heads: Tensor | None, into: Tensor | None, mapping: Tensor | None, full_out: Tensor | None,
-    swa_out: Tensor | None, page_size: int,
+    slots: Tensor, heads: Tensor | None, into: Tensor | None, mapping: Tensor | None, full: Freed | None,
+    swa: Freed | None, page_size: int,
 ) -> None:  # fmt: skip
     """``release_torch`` in one launch."""
     pages = (slots if heads is None else heads).numel()
     if pages == 0:
         return
     width = pow2(page_size)
-    tile = max(1, BLOCK // width)
-    # A tensor that is not there is never read or written: the kernel gets another one in its place.
-    to = slots if mapping is None else mapping
-    jit(_release_kernel)[(-(-pages // tile),)](
-        slots, slots if heads is None else heads, slots if into is None else into, to,
-        slots if full_out is None else full_out, slots if swa_out is None else swa_out,
-        pages, to.numel() - 1, 0 if swa_out is None else swa_out.numel(),
-        HEADS=heads is not None, INTO=into is not None, FULL=full_out is not None, HAS_SWA=mapping is not None,
-        P=page_size, WIDTH=width, TILE=tile,
+    # A tensor that is not there is never read or written: the kernel gets another one in its place, of int64.
+    other = full.pages if full is not None else swa.pages if swa is not None else slots
+    to = other if mapping is None else mapping
+    looks = any(freed is not None and freed.places is not None for freed in (full, swa))
+    jit(_release_kernel)[(-(-pages // max(1, BLOCK // width)),)](
+        slots, _or(heads, other), _or(into, other), to, *_lists(full, other), *_lists(swa, other),
+        pages, to.numel() - 1, *_numbers(full), *_numbers(swa), 0 if swa is None else swa.given,
+        HEADS=heads is not None, INTO=into is not None, FULL=full is not None,
+        FULL_PLACES=full is not None and full.places is not None, HAS_SWA=mapping is not None,
+        SWA_PLACES=mapping is not None and looks,
+        P=page_size, WIDTH=width, TILE=max(1, BLOCK // width), SERIAL=SERIAL,
     )  # fmt: skip
 
 
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+    return other if tensor is None else tensor
+
+
+def _lists(freed: Freed | None, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if freed is None:
+        return other, other, other
+    return freed.pages, _or(freed.places, other), _or(freed.found, other)
+
+
+def _numbers(freed: Freed | None) -> tuple[int, int, int]:
+    return (0, 0, SERIAL) if freed is None else (freed.first, freed.pages.numel(), freed.entry)
+
+
+def warm_up_torch(device: torch.device, page_size: int, *, windowed: bool, release: bool, looks: bool) -> None:
+    """Nothing: plain torch compiles nothing."""
+
+
+def warm_up_triton(device: torch.device, page_size: int, *, windowed: bool, release: bool, looks: bool) -> None:
+    """Compile all that an allocator can launch, by one launch of each on memory that is made here.
+
+    ``windowed``: it has an SWA pool. ``release``: it frees by ``release``, with ``looks`` with ``Freed.places``.
+    """
+    long = partial(torch.zeros, dtype=torch.int64, device=device)
+    pages, out = torch.ones_like(long(1)), long(1)
+    mapping, swa = (long(2 * page_size + 1), pages) if windowed else (None, None)
+    for lengths, last in product((torch.int64, torch.int32), repeat=2):
+        none, before = long(1).to(lengths), (long(1) - 1).to(last)
+        extend_triton(none, none + 1, before, pages, swa, mapping, out, page_size)
+        decode_triton(none + 1, before, pages, swa, mapping, out, page_size)
+    if mapping is not None:
+        detach_triton(mapping, pages, out, page_size)
+    freed = Freed(long(1), 0, 1, long(2), 1, long(1)) if looks else Freed(long(1), 0, 1)
+    if looks:
+        release_triton(pages, None, None, None, freed, None, 1)
+    for slots in (pages * page_size, (pages * page_size).int()) if release else ():
+        for heads in (long(1), None) if page_size == 1 else (long(1),):
+            release_triton(slots, heads, None, mapping, freed, freed if windowed else None, page_size)
+            if windowed:
+                release_triton(slots, heads, long(1), mapping, freed, freed, page_size)
+                release_triton(slots, heads, None, mapping, None, freed, page_size)
+
+
 _BACKENDS = {
-    "torch": Ops(extend_torch, decode_torch, detach_torch, release_torch),
-    "triton": Ops(extend_triton, decode_triton, detach_triton, release_triton),
+    "torch": Ops(extend_torch, decode_torch, detach_torch, release_torch, warm_up_torch),
+    "triton": Ops(extend_triton, decode_triton, detach_triton, release_triton, warm_up_triton),
 }
 
 

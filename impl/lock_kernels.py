@@ -139,3 +139,22 @@ def release_triton(tree: Tree, numbers: Tensor, *, full: bool, state: bool) -> N
         tree.counts.protected, nodes_in_all, width,
         FULL=full, WINDOWED=tree.windowed, STATE=tree.stateful and state, COUNTING=tree.counting, WIDTH=pow2(width),
     )  # fmt: skip
+
+
+def warm_up(tree: Tree, depth: int) -> None:
+    """Compile what locks and releases need on paths of up to ``depth`` nodes, by launches that count nothing.
+
+    ``tree``: an empty tree of one node, with the options of the tree that is used later; it is of no use afterwards.
+    """
+    none = tree.stop.new_zeros(1)
+    tree.held = tree.held.new_zeros((1, 4))
+    width = 4
+    while True:
+        tree.paths.table = tree.paths.table.new_zeros((2, width))
+        acquire_triton(tree, none, none)
+        release_triton(tree, none, full=True, state=True)
+        release_triton(tree, none, full=False, state=True)
+        release_triton(tree, none, full=False, state=False)
+        if width >= depth:
+            return
+        width *= 2

@@ -133,6 +133,20 @@ class LockTree:
     def _table(self, dtype: torch.dtype) -> Tensor:
         return torch.zeros(self.capacity + 1, dtype=dtype, device=self.device)
 
+    def warm_up(self, depth: int) -> None:
+        """Compile every Triton kernel that locks and releases launch on paths of up to ``depth`` nodes.
+
+        No later call waits for a compiler then. No lock is taken, and nothing changes; with the backend ``torch`` there
+        is nothing to do. ValueError for a depth of less than 1 node.
+        """
+        checks.integer("depth", depth, 1)
+        if self._fused:
+            scratch = LockTree(
+                1, window=self.window, windowed=self.windowed, stateful=self.stateful, counting=self.counting,
+                device=self.device, backend="triton",
+            )  # fmt: skip
+            lock_kernels.warm_up(scratch, depth)
+
     # Sizes. On CUDA the host waits for them.
 
     def full_evictable_size(self) -> int:

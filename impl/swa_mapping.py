@@ -325,6 +325,8 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         if row_lens is not None and self.frees_in_one_launch:
             self.free_swa_at(free_index, None if self.page_size == 1 else row_heads(row_lens, self.page_size))
             return
+        if row_lens is None:  # the host waits for the different pages
+            self.check_frees()
         pages = self._swa_side(free_index, row_lens)
         self._void_backups()
         # Which pages of a pending free have SWA pages may have changed.
@@ -397,6 +399,9 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
     def _put_swa(self, pages: Tensor) -> None:
         if pages.numel():
             self.swa_attn_allocator.put(pages)
+
+    def _each_pool(self) -> Sequence[tuple[str, BaseTokenToKVPoolAllocator]]:
+        return [("full pages", self.full_attn_allocator), ("SWA pages", self.swa_attn_allocator)]
 
     @property
     def full_pool(self) -> BaseTokenToKVPoolAllocator:

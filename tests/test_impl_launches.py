@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from impl import kernels, lock_kernels
+from impl import host, kernels, lock_kernels
 from impl.lock_ref import LockTree
 from impl.session_trim import RequestRows
 from impl.swa_mapping import SWATokenToKVPoolAllocator
@@ -81,8 +82,8 @@ def tree_on_device() -> LockTree:
 
 
 def lens(tokens: int) -> tuple[Tensor, Tensor]:
-    host = torch.full((ROWS,), tokens)
-    return host.to(DEVICE, non_blocking=True), host
+    known = torch.full((ROWS,), tokens)
+    return known.to(DEVICE, non_blocking=True), known
 
 
 def extended(world: World) -> Tensor:
@@ -105,7 +106,7 @@ def decode(world: World) -> Callable[[], object]:
 
 def tail(world: World) -> Callable[[], object]:
     none, to = torch.zeros(1, dtype=torch.int64), torch.tensor([TOKENS])
-    on = [host.to(DEVICE, non_blocking=True) for host in (none, to, none - 1)]
+    on = [known.to(DEVICE, non_blocking=True) for known in (none, to, none - 1)]
     return lambda: world.pools.alloc_extend_swa_tail(on[0], none, on[1], to, on[2], TOKENS, WINDOW)
 
 
@@ -185,7 +186,21 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(torch, "tensor", tensor)
     for module in (kernels, lock_kernels):
         monkeypatch.setattr(module, "jit", Kernel)
-    monkeypatch.setattr(Tensor, "pin_memory", lambda host: host)
+
+    def pin(_: Tensor) -> Tensor:
+        raise AssertionError("a call allocates pinned memory")
+
+    class Done:
+        def record(self) -> None:
+            """What was queued."""
+
+        def query(self) -> bool:
+            return True
+
+    memory = host.PinnedRing(torch.zeros(1 << 12, dtype=torch.int64), 2, Done)
+    monkeypatch.setattr(host, "ring", lambda *_: memory)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(Tensor, "pin_memory", pin)
     return counting
 
 
@@ -211,17 +226,17 @@ WAITS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "a mask": lambda on, _: on[on > 0],
     "unique": lambda on, _: torch.unique(on),
     "repeats of unknown number": lambda on, _: torch.repeat_interleave(on, on),
-    "a tensor of the host as an index": lambda on, host: on[host],
-    "a blocking copy": lambda _, host: host.to(DEVICE),
+    "a tensor of the host as an index": lambda on, known: on[known],
+    "a blocking copy": lambda _, known: known.to(DEVICE),
     "a list that becomes a tensor": lambda *_: torch.tensor([1, 2], device=DEVICE),
 }
 
 
 @pytest.mark.parametrize("what", WAITS)
 def test_whatever_waits_for_the_device_is_noticed(what: str, device: Device) -> None:
-    on, host = torch.zeros(4, dtype=torch.int64, device=DEVICE), torch.zeros(4, dtype=torch.int64)
+    on, known = torch.zeros(4, dtype=torch.int64, device=DEVICE), torch.zeros(4, dtype=torch.int64)
     with pytest.raises((AssertionError, RuntimeError, TypeError)), device:
-        WAITS[what](on, host)
+        WAITS[what](on, known)
 
 
 def test_what_is_launched_is_counted(device: Device) -> None:

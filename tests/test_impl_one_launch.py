@@ -37,6 +37,7 @@ def pools(page: int, windowed: bool, need_sort: bool, *, fused: bool) -> Any:
     for pool in each_pool(made):
         pool._check_content, pool.fused = False, fused
     made._check_content = False
+    made.clear()
     return made
 
 
@@ -65,6 +66,7 @@ def test_rows_of_requests(page: int, windowed: bool, need_sort: bool) -> None:
         did = [act(one, action, some, more, f"session {step}") for one in rows]
         done |= {action} if all(did) else set()
         assert tables(both[0], rows[0]) == tables(both[1], rows[1]), action
+        both[1].check_frees()
         if step > 100 and done == wanted:
             return
     assert done == wanted
@@ -121,3 +123,81 @@ def test_what_is_freed_in_an_open_group_waits() -> None:
     assert made.available_size() == SIZE - 3
     made.free_group_end()
     assert made.available_size() == SIZE
+
+
+def granted(slots: torch.Tensor | None) -> torch.Tensor:
+    assert slots is not None
+    return slots
+
+
+def free_rows(made: Any, slots: torch.Tensor) -> None:
+    made.free(slots, row_lens=[len(slots)], swa_lens=[len(slots)])
+
+
+def free_in_a_group(made: Any, slots: torch.Tensor) -> None:
+    made.free_group_begin()
+    free_rows(made, slots)
+    made.free_group_end()
+
+
+FREES = {"by rows": free_rows, "unsorted": lambda made, slots: made.free(slots), "in a group": free_in_a_group}
+
+
+@pytest.mark.parametrize("need_sort", [False, True])
+@pytest.mark.parametrize("again", FREES)
+@pytest.mark.parametrize("first", FREES)
+@pytest.mark.parametrize(("page", "windowed"), [(1, True), (4, True), (1, False), (4, False)])
+def test_what_is_freed_twice_is_found_on_the_device(
+    page: int, windowed: bool, first: str, again: str, need_sort: bool
+) -> None:
+    """Slots of a second row are handed out, so no number of pages tells."""
+    made = pools(page, windowed, need_sort, fused=True)
+    slots, others = granted(made.alloc(8 * page)), granted(made.alloc(8 * page))
+    FREES[first](made, slots[: 2 * page])
+    FREES[first](made, others[: 4 * page])
+    made.check_frees()
+    FREES[again](made, slots[page : 3 * page])
+    made.merge_and_sort_free()
+    with pytest.raises(RuntimeError, match="free already"):
+        made.check_frees()
+    if page > 1:
+        with pytest.raises(RuntimeError, match="free already"):
+            made.free(others[4 * page :])  # it waits for the device, so it asks
+    made.clear()
+    made.check_frees()
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_page_that_is_in_two_rows_of_one_free_is_found_on_the_device(page: int) -> None:
+    made = pools(page, windowed=True, need_sort=False, fused=True)
+    slots = granted(made.alloc(8 * page))
+    made.free(torch.cat([slots[:page], slots[:page]]), row_lens=[page, page], swa_lens=[page, page])
+    with pytest.raises(RuntimeError, match=r"full pages: .* 1$"):
+        made.check_frees()
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_window_that_is_freed_twice_is_found_on_the_device(page: int) -> None:
+    made = pools(page, windowed=True, need_sort=False, fused=True)
+    slots = granted(made.alloc(8 * page))
+    made.free_swa(slots[: 2 * page], row_lens=[2 * page])
+    made.check_frees()
+    made.free_swa(slots[page : 3 * page], row_lens=[2 * page])
+    with pytest.raises(RuntimeError, match=r"SWA pages: .* 1$"):
+        made.check_frees()
+
+
+def test_pages_that_come_back_otherwise_are_not_taken_for_freed_ones() -> None:
+    """A backup that is restored, free pages that a subclass sets, pages that are taken and freed again and again."""
+    made = pools(1, windowed=False, need_sort=False, fused=True)
+    kept = made.backup_state()
+    slots = granted(made.alloc(5))
+    made.restore_state(kept)
+    made.free(granted(made.alloc(5)))
+    made.free_pages = made.free_pages.flip(0)[:-3]
+    for _ in range(3):
+        slots = granted(made.alloc(40))
+        made.free(slots.flip(0))
+    made.check_frees()
+    with pytest.raises(RuntimeError):
+        made.free(made.free_pages[-2:].clone()), made.check_frees()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,13 +65,13 @@ class World:
                     grid[last_page, : (prefix - 1) % page + 1] = 0
         self.mapping, self.last = self.mapping.to(device), self.last.to(device, dtype)
         self.prefix, self.seq = (torch.tensor(lens, device=device, dtype=dtype) for lens in zip(*rows, strict=True))
-        self.tokens, self.longest = sum(s - p for p, s in rows), max(s - p for p, s in rows)
+        self.tokens = sum(s - p for p, s in rows)
 
     def extend(self, backend: str, swa: torch.Tensor | None, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         out, mapping = torch.full((self.tokens,), POISON, device=self.device), self.mapping.clone()
         kernels.backend(torch.device(self.device), backend).extend(
             self.prefix, self.seq, self.last, self.full, swa, None if swa is None else mapping, out, self.page,
-            self.longest, start,
+            start,
         )  # fmt: skip
         return out.cpu(), mapping.cpu()
 
@@ -96,6 +97,41 @@ def test_extend(batch: str, page: int, device: str) -> None:
         world = World(BATCHES[batch], page, device, unmapped, trimmed)
         same(world.extend("torch", world.swa), world.extend("triton", world.swa))
         same(world.extend("torch", None), world.extend("triton", None))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", [1, 4, 3])
+def test_more_rows_than_a_program_reads_at_a_time(page: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extends and decodes of 45 rows of 0 to 60 tokens, with programs of 16 tokens that read the lengths of 4 rows."""
+    monkeypatch.setattr(kernels, "ROWS", 4)
+    monkeypatch.setattr(kernels, "BLOCK", 16)
+    rows = [(i * 7 % 40, i * 7 % 40 + (0, 1, 60, 15, 0, 17, 32)[i % 7]) for i in range(45)]
+    world = World(rows, page, device, unmapped=1, trimmed=2)
+    same(world.extend("torch", world.swa), world.extend("triton", world.swa))
+    world = World([(n, n + 1) for n, _ in rows], page, device, unmapped=1, trimmed=2)
+    same(world.decode("torch", world.swa), world.decode("triton", world.swa))
+
+
+def test_one_long_row_makes_no_more_programs_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of 100,000 tokens, of which a program does 1,024, in a batch with 255 rows of one token."""
+    launched: list[tuple[int, ...]] = []
+
+    class Kernel:
+        def __init__(self, _: object) -> None:
+            pass
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            launched.append(grid)
+            return lambda *_, **__: None
+
+    world = World([(0, 100_000), *[(0, 1)] * 255], 64, "cpu")
+    monkeypatch.setattr(kernels, "jit", Kernel)
+    world.extend("triton", None)
+    needed = sum(
+        -(-(seq - prefix) // 1024) for prefix, seq in zip(world.prefix.tolist(), world.seq.tolist(), strict=True)
+    )
+    assert [len(grid) for grid in launched] == [1]
+    assert needed <= launched[0][0] <= needed + 256
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -169,7 +205,9 @@ def test_release(pages: int, page: int, device: str) -> None:
                 out = torch.full((pages + 1,), POISON, device=device)[: int(has.sum()) if listed else pages]
                 kernels.backend(torch.device(device), backend).release(
                     (slots if listed else taken * page).to(device), heads.to(device) if listed else None,
-                    into.to(device) if listed and kept else None, left, full, out if kept else None, page,
+                    into.to(device) if listed and kept else None, left,
+                    None if full is None else kernels.Freed(full, 0, pages),
+                    kernels.Freed(out, 0, out.numel()) if kept else None, page,
                 )  # fmt: skip
                 got.append([x.cpu() for x in (left, full, out if kept else None) if x is not None])
             same(tuple(got[0]), tuple(got[1]))
@@ -180,12 +218,39 @@ def test_release(pages: int, page: int, device: str) -> None:
                 assert got[0][-1].tolist() == swa[has if listed else slice(None)].tolist()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("heads", [False, True])
+def test_release_counts_pages_that_were_free_already(heads: bool, device: str) -> None:
+    """A pool of 9 pages, of which 7, 8 and 9 are free, has the entries of an earlier free of 2 and 5 at 7's place."""
+    places = torch.arange(-1, 9)
+    places[2], places[5] = 3 * kernels.SERIAL + 6, 3 * kernels.SERIAL + 1
+    lawful, twice, free, none = [1, 2, 5], [3, 4, 3, 6], [5, 8, 9], [0, 10, 6]
+    for given, wrong in ((lawful, 0), (twice, 1), (free, 2), (none, 2), ([8, 8], 2)):
+        got = []
+        for backend in ("torch", "triton"):
+            stack = torch.arange(1, 10, device=device)
+            found = torch.ones(1, dtype=torch.int64, device=device)
+            entries = places.clone().to(device)
+            freed = kernels.Freed(stack, 6 - len(given), len(given), entries, 4, found)
+            slots, at = torch.tensor(given) * 4, torch.arange(len(given))
+            kernels.backend(torch.device(device), backend).release(
+                slots.to(device), at.to(device) if heads else None, None, None, freed, None, 4
+            )
+            assert int(found) == 1 + wrong, (backend, given)
+            assert stack[6 - len(given) : 6].tolist() == given
+            if given == lawful:
+                assert entries[torch.tensor(given)].tolist() == [4 * kernels.SERIAL + at for at in (3, 4, 5)]
+                got.append((stack.cpu(), entries[1:].cpu()))
+        if got:
+            same(*got)
+
+
 def test_no_count_makes_a_kernel_read_past_the_page_list() -> None:
     """Lengths that need more pages than are given: padding slots come out, the memory behind the list does not."""
     world = World([(0, 64), (0, 64)], 16, "cpu")
     backing = torch.cat([world.full[:2], torch.full((6,), POISON)])
     out = torch.full((128,), POISON)
-    kernels.extend_triton(world.prefix, world.seq, world.last, backing[:2], None, None, out, 16, 64)
+    kernels.extend_triton(world.prefix, world.seq, world.last, backing[:2], None, None, out, 16)
     assert int(out.min()) >= 0
     assert int(out[32:].max()) < 16
 
@@ -204,9 +269,10 @@ from triton.compiler import ASTSource
 from impl import kernels, lock_kernels
 
 DETACH = dict(P=16, WIDTH=16, TILE=64)
+PLACES = dict(FULL_PLACES=True, SWA_PLACES=True, SERIAL=kernels.SERIAL)
 DECODE = dict(DETACH, HAS_SWA=True, ROWS=256)
 EXTEND = dict(DECODE, TILE=1024)
-RELEASE = dict(DETACH, HEADS=True, INTO=True, FULL=True, HAS_SWA=True)
+RELEASE = dict(DETACH, HEADS=True, INTO=True, FULL=True, HAS_SWA=True, **PLACES)
 UNLOCK = dict(FULL=True, WINDOWED=True, STATE=True, COUNTING=False, WIDTH=8)
 LOCK = dict(WINDOWED=True, STATEFUL=True, COUNTING=False, WIDTH=8)
 LENGTHS = ("prefix_ptr", "seq_ptr", "last_ptr", "slots_ptr")
@@ -222,6 +288,7 @@ for kernel, const in KERNELS.items():
             else lengths if name in LENGTHS
             else "*i1" if name == "mamba_ptr"
             else "*i64" if name.endswith("_ptr")
+            else "i64" if name.endswith("_entry")
             else "i32"
             for name in jitted.arg_names
         }
