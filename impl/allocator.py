@@ -3,12 +3,17 @@
 A *slot* is the place of one token in the KV cache; ``slot // page_size`` is its page. Page 0 is padding and is never
 handed out, so a pool of ``size`` tokens owns the pages ``1..size // page_size``. The pages that an allocation needs are
 counted on the host, from the host copies of the lengths, so no allocation waits for the device.
+
+On CUDA the host waits for the device in these calls alone: ``check_frees``; at page sizes above 1 ``free`` without
+``row_lens``, ``free_full``, ``free_full_segment`` and ``free_full_segments``; ``free_group_end``, if the group has such
+a free; every call with ``debug``. A call on another CUDA stream than the call before is ordered after it, see
+``StreamOrder``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from typing import Any, TypeVar
@@ -18,7 +23,7 @@ from torch import Tensor
 
 from impl import checks, kernels
 from impl.checks import Rows
-from impl.host import row_heads, row_pages, upload
+from impl.host import StreamOrder, row_heads, row_pages, upload
 from impl.kernels import Freed
 
 __all__ = [
@@ -136,6 +141,7 @@ class SlotAllocator(ABC):
     _ops: kernels.Ops
     _check_content: bool  # read device tensors to find bad input: always on CPU, on CUDA with debug=True
     _kvcache: Any
+    _order: StreamOrder
 
     def get_kvcache(self) -> Any:
         """The KV cache that the constructor was given."""
@@ -172,6 +178,14 @@ class SlotAllocator(ABC):
     def debug_mode(self) -> bool:
         """``debug`` by the name that engines use."""
         return self.debug
+
+    def _in_order(self) -> None:
+        """A call begins that reads or writes free lists or the mapping on the current stream."""
+        self._order.follow(self._on_device)
+
+    @abstractmethod
+    def _on_device(self) -> Iterable[Tensor | None]:
+        """Every tensor on the device that calls read and write."""
 
     def _forget(self) -> None:
         """No group is open, nothing waits, no backup can be restored."""
@@ -238,6 +252,7 @@ class SlotAllocator(ABC):
         if self._depth == 0:
             raise RuntimeError("free_group_end without free_group_begin")
         if self._depth == 1 and self.pending:
+            self._in_order()
             self._release(FreeBatch.join(self.pending))
             self.pending = []
         self._depth -= 1
@@ -263,6 +278,7 @@ class SlotAllocator(ABC):
         checks.row_lengths(row_lens, swa_lens, free_index.numel())
         if free_index.numel() == 0:
             return
+        self._in_order()
         if not self.frees_in_one_launch:
             self._free(self._batch(free_index, row_lens, swa_lens))
         elif not self.windowed and self.page_size == 1:  # slots are pages, so it does not matter what rows they are of
@@ -282,6 +298,7 @@ class SlotAllocator(ABC):
         pages out twice, until ``clear``. With ``need_sort`` they are found when ``release_pages`` are sorted in. A pool
         on CUDA with the backend ``torch`` finds none.
         """
+        self._in_order()
         for name, pool in self._each_pool():
             found = 0 if pool.found is None else int(pool.found)
             if found:
@@ -305,6 +322,7 @@ class SlotAllocator(ABC):
         pages = (slots if heads is None else heads).numel()
         if pages + self.full_pool.free_count() > self.full_pool.num_pages:
             raise ValueError("free_index: more pages freed than were handed out (double free)")
+        self._in_order()
         self._free_at(slots, heads, mapped, pages)
 
     def free_segment(self, free_index: Tensor, *, start_pos: int) -> None:
@@ -410,6 +428,7 @@ class SlotAllocator(ABC):
         return self._grow(rows, plan, plan.pages)
 
     def _grow(self, rows: Rows, plan: checks.Plan, swa_pages: int, swa_start: int = 0) -> Tensor | None:
+        self._in_order()
         self._check_rows(rows)
         pages = self._peek(plan.pages, swa_pages)
         if pages is None:
@@ -516,6 +535,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         self._ops = kernels.backend(self._device, backend)
         self.fused = kernels.backend_name(self._device, backend) == "triton" and not self._check_content
         self._in_page = torch.arange(page_size, device=self._device)
+        self._order = StreamOrder(self._device)
         self.clear()
 
     @property
@@ -558,6 +578,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         """A subclass has changed the free lists by itself."""
         for pages in (free, *released):
             checks.int_tensor("pages", pages, self._device)
+        self._in_order()
         waiting = [batch.pages for batch in self.pending]
         lists = [pages.to(torch.int64) for pages in (free, *released, *waiting)]
         count = sum(pages.numel() for pages in lists)
@@ -624,6 +645,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
 
     def clear(self) -> None:
         """Make every page free and forget every free group and backup."""
+        self._in_order()
         self._stack = torch.arange(1, self.num_pages + 1, dtype=torch.int64, device=self._device)
         self._top = 0
         self._released = []
@@ -641,6 +663,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         """Sort ``release_pages`` into ``free_pages``."""
         if not self._released:
             return
+        self._in_order()
         free = self.all_free().sort().values
         if self.found is not None:
             self.found.add_((free[1:] == free[:-1]).sum())
@@ -720,6 +743,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
 
         ValueError unless ``need_size`` is a non-negative multiple of the page size.
         """
+        self._in_order()
         pages = self.peek(checks.page_multiple("need_size", need_size, self.page_size))
         if pages is None:
             return None
@@ -737,6 +761,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         freed since, ValueError for a state of another allocator, TypeError for anything else.
         """
         known = self.backups.require(state, PoolState)
+        self._in_order()
         self.backups.back_to(known)
         # Nothing was freed since, so only allocations moved the top (or a merge built another stack).
         merged = known.stack is not self._stack
@@ -748,6 +773,10 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
 
     def _each_pool(self) -> Sequence[tuple[str, BaseTokenToKVPoolAllocator]]:
         return [("pages", self)]
+
+    def _on_device(self) -> Iterable[Tensor | None]:
+        waiting = (batch.pages for batch in self.pending)
+        return [self._stack, *self._released, *waiting, self.held, self._places, self.found, self._in_page]
 
     @property
     def full_pool(self) -> BaseTokenToKVPoolAllocator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -116,6 +116,32 @@ def upload(host: Tensor, device: torch.device) -> Tensor:
         if pinned is not None:
             return pinned.to(device, non_blocking=True)
     return host.pin_memory().to(device, non_blocking=True)
+
+
+class StreamOrder:
+    """The calls on some tensors happen on the device in the order in which the host makes them, on any CUDA streams.
+
+    A call on another stream than the call before waits on the device, not on the host, for all that was queued on that
+    other stream. So tensors that calls write in place can be used on several streams. What a call returns belongs to
+    the stream of that call, and what a caller passes in must be ready on it, as for every operation of torch.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last: Any = None  # the stream of the call before
+
+    def follow(self, tensors: Callable[[], Iterable[Tensor | None]]) -> None:
+        """A call begins that reads or writes ``tensors()`` on the current stream."""
+        if self._device.type == "cpu":
+            return
+        stream, last = torch.cuda.current_stream(self._device), self._last
+        self._last = stream
+        if last is None or last == stream:
+            return
+        stream.wait_stream(last)
+        for tensor in tensors():
+            if tensor is not None:  # freed memory is not given away before this stream has done with it
+                tensor.record_stream(stream)
 
 
 def row_pages(slots: Tensor, row_lens: Sequence[int], page_size: int) -> Tensor:

@@ -8,11 +8,19 @@ no handle ever has to be searched for.
 A lock may be taken over *tombstones*, nodes without an SWA part. A tree skips them or counts them. A tree that skips
 them numbers the revivals of tombstones: a handle holds the SWA parts that are not younger than itself. A tree that
 counts them raises the lock counts of all nodes of the window, and a part belongs to the handle once it is there.
+
+On CUDA ``acquire``, ``release``, ``release_swa`` and ``lockable`` do not make the host wait for the device. All else
+does, since it reads or makes tables: ``warm_up``; the edits of the tree ``add_leaf``, ``split``, ``mergeable``,
+``merge``, ``held_alike``, ``revivable``, ``restore``, ``restore_swa``, ``set_mamba``, ``evict_leaf``, ``evict_swa``
+and ``evict_mamba``; the sizes ``full_protected_size``, ``full_evictable_size``, ``swa_protected_size``,
+``swa_evictable_size``, ``mamba_protected_size`` and ``mamba_evictable_size``; ``node``, ``top`` and ``state`` of a
+handle; ``check``, and so every call with ``debug``. A scheduler that edits its tree at each step keeps the tree on the
+CPU, as ``radix`` does. A call on another CUDA stream than the call before is ordered after it, see ``StreamOrder``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Any
@@ -23,7 +31,7 @@ from torch import Tensor
 
 from impl import checks, kernels, lock_kernels
 from impl.checks import expect
-from impl.host import upload
+from impl.host import StreamOrder, upload
 from impl.paths import FULL, MAMBA, SWA, Counts, HeldNodes, Paths
 
 __all__ = ["LockHandle", "LockTree"]
@@ -76,6 +84,7 @@ class LockHandle:
     def _record(self) -> list[int]:
         if not self.active:
             raise ValueError("the handle is released: it holds nothing")
+        self.tree._in_order()
         return self.tree.held[self.number].tolist()
 
     def __repr__(self) -> str:
@@ -127,8 +136,17 @@ class LockTree:
         # Numbers are used again, handles are not.
         self.held = torch.zeros((0, 4), dtype=torch.int64, device=self.device)
         self._free_numbers: list[int] = []
+        self._order = StreamOrder(self.device)
         self.active: set[LockHandle] = set()
         self.with_swa: set[LockHandle] = set()
+
+    def _in_order(self) -> None:
+        """A call begins that reads or writes tables of the tree on the current stream."""
+        self._order.follow(self._on_device)
+
+    def _on_device(self) -> Iterator[Tensor]:
+        for part in (self, self.paths, self.counts):
+            yield from (value for value in vars(part).values() if isinstance(value, Tensor))
 
     def _table(self, dtype: torch.dtype) -> Tensor:
         return torch.zeros(self.capacity + 1, dtype=dtype, device=self.device)
@@ -155,7 +173,7 @@ class LockTree:
 
     def full_protected_size(self) -> int:
         """Tokens of the nodes that a handle holds."""
-        return int(self.counts.protected[FULL])
+        return self._protected(FULL)
 
     def swa_evictable_size(self) -> int:
         """Tokens of the nodes with an SWA part that no handle holds."""
@@ -163,7 +181,7 @@ class LockTree:
 
     def swa_protected_size(self) -> int:
         """Tokens of the nodes whose SWA part a handle holds."""
-        return int(self.counts.protected[SWA])
+        return self._protected(SWA)
 
     def mamba_evictable_size(self) -> int:
         """Number of mamba states that no handle holds."""
@@ -171,7 +189,11 @@ class LockTree:
 
     def mamba_protected_size(self) -> int:
         """Number of mamba states that a handle holds."""
-        return int(self.counts.protected[MAMBA])
+        return self._protected(MAMBA)
+
+    def _protected(self, part: int) -> int:
+        self._in_order()
+        return int(self.counts.protected[part])
 
     # Locks.
 
@@ -345,6 +367,7 @@ class LockTree:
 
     def held_alike(self, above: int, node: int) -> bool:
         """Each handle holds the SWA parts of both nodes, or of neither. A subclass may override this."""
+        self._in_order()
         if not self.windowed or not self.active:
             return True
         nodes, tokens, _, taken = self._records(self._numbers(list(self.active)))
@@ -382,6 +405,7 @@ class LockTree:
         ``restore`` refuses any other node. Somebody who holds the full part reads the slots that would be freed. A
         subclass may override this.
         """
+        self._in_order()
         return self.windowed and not self.swa[node] and int(self.full_ref[node]) == 0
 
     def restore(self, node: int) -> None:
@@ -459,6 +483,7 @@ class LockTree:
         self._done()
 
     def _node(self, name: str, node: int, *, root: bool = False) -> int:
+        self._in_order()
         node = int(checks.integer(name, node, 0))
         if node > self.capacity or not (self.alive[node] or (root and node == 0)):
             raise ValueError(f"{name}: there is no node {node}" if node else f"{name} must be a node below the root")
@@ -543,6 +568,7 @@ class LockTree:
 
     def _nodes(self, nodes: Tensor | Sequence[int]) -> Tensor:
         """``[n]`` int64 on the device."""
+        self._in_order()
         if not isinstance(nodes, Tensor):
             nodes = self._upload(list(nodes))
         checks.int_tensor("nodes", nodes, self.device)
@@ -619,6 +645,7 @@ class LockTree:
 
     def _given(self, handles: Iterable[LockHandle], among: set[LockHandle], why: str) -> list[LockHandle]:
         """The handles, all different and all in ``among``; ``why`` one may be missing there though it is active."""
+        self._in_order()
         if isinstance(handles, LockHandle):
             raise TypeError("handles must be a sequence of LockHandle, got one handle")
         given = list(handles)
@@ -641,6 +668,7 @@ class LockTree:
 
     def check(self) -> None:
         """Count everything again from the active handles, node by node. AssertionError says what differs."""
+        self._in_order()
         parents: list[int] = self.parent.tolist()
         refs = [[0] * (self.capacity + 1) for _ in range(3)]
         for handle in self.active:

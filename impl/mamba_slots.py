@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from impl import checks
-from impl.host import upload
+from impl.host import StreamOrder, upload
 from impl.states import MambaSlotAllocator
 
 __all__ = ["Holder", "MambaSlotAllocator", "MambaStates", "StateHolder", "TrackBuffer"]
@@ -71,6 +71,7 @@ class MambaStates:
         self.device = self.mamba_allocator.device
         self._table = torch.zeros((size + 1, 3), dtype=torch.int64, device=self.device)
         self._padding = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._order = StreamOrder(self.device)
         self._rows = list(range(size, 0, -1))
 
     @property
@@ -90,6 +91,7 @@ class MambaStates:
     def clear(self) -> None:
         """Make all rows and slots free. The caller's requests and sessions must not use theirs any more."""
         self.mamba_allocator.clear()
+        self._in_order()
         self._table.zero_()
         self._rows = list(range(self.size, 0, -1))
 
@@ -269,10 +271,15 @@ class MambaStates:
         """Write what the requests have into their rows of the table."""
         if not reqs:
             return
+        self._in_order()
         rows = torch.tensor([self._row(req) for req in reqs])
         named = [(req.mamba_pool_idx, *(req.mamba_ping_pong_track_buffer or ()), None, None)[:3] for req in reqs]
         values = torch.stack([self._padding if slot is None else slot for slot in chain.from_iterable(named)])
         self._table.index_copy_(0, upload(rows, self.device), values.view(-1, 3))
+
+    def _in_order(self) -> None:
+        """A call begins that writes the table on the current stream."""
+        self._order.follow(lambda: [self._table, self._padding])
 
     @staticmethod
     def named(req: Holder) -> list[Tensor]:

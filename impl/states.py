@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from impl import checks
+from impl.host import StreamOrder
 
 
 class MambaSlotAllocator:
@@ -27,6 +28,7 @@ class MambaSlotAllocator:
     def __init__(self, size: int, device: str | torch.device = "cpu", *, debug: bool = False) -> None:
         self.size, self.device = checks.integer("size", size, 1), torch.device(device)
         self._check_content = debug or self.device.type == "cpu"
+        self._order = StreamOrder(self.device)
         self.clear()
 
     @property
@@ -47,6 +49,7 @@ class MambaSlotAllocator:
             raise ValueError(f"free_slots: more slots ({count}) than the pool has ({self.size})")
         if self._check_content and count:
             checks.sorted_slots("free_slots", torch.cat(lists), 1, self.size)
+        self._in_order()
         self._top = self.size - slots.numel()
         self._stack = torch.cat([lists[0].new_zeros(self._top), lists[0]])
         if self._check_content:
@@ -61,8 +64,13 @@ class MambaSlotAllocator:
         """How many slots are free. Those that are set aside for a group are not counted."""
         return self.size - self._top
 
+    def _in_order(self) -> None:
+        """A call begins that reads or writes the free list on the current stream."""
+        self._order.follow(lambda: [self._stack, self.group_slots, self.held])
+
     def clear(self) -> None:
         """Make every slot free and forget every group."""
+        self._in_order()
         self._stack = torch.arange(1, self.size + 1, dtype=torch.int64, device=self.device)
         self._top, self._depth = 0, 0
         self.group_slots = self._stack[:0]
@@ -74,6 +82,7 @@ class MambaSlotAllocator:
         Groups nest: the slots that an outer group has set aside stay in ``group_slots``.
         """
         count = checks.integer("num_reqs", num_reqs, 0)
+        self._in_order()
         aside = self.free_slots[: count if count <= self.available_size() else 0]
         self.group_slots = torch.cat([self.group_slots, aside])
         self._top += aside.numel()
@@ -97,6 +106,7 @@ class MambaSlotAllocator:
         aside = min(need, self.group_slots.numel())
         if need - aside > self.available_size():
             return None
+        self._in_order()
         chosen = torch.cat([self.group_slots[:aside], self.free_slots[: need - aside]])
         self.group_slots = self.group_slots[aside:]
         self._top += need - aside
@@ -121,6 +131,7 @@ class MambaSlotAllocator:
 
     def put(self, slots: Tensor) -> None:
         """Add ``slots`` (``[n]`` int64) to the free ones, unchecked."""
+        self._in_order()
         self._top -= slots.numel()
         self._stack[self._top : self._top + slots.numel()] = slots
 

@@ -3,11 +3,18 @@
 The mapping goes from page to page and keeps the offset: all mapped slots of a full page map into one SWA page, each to
 the slot with its own offset there. So any mapped slot of a page, also one that a trimmed row no longer uses, tells the
 SWA page. The entries of pages that are not handed out are 0. An SWA page is handed out as long as something maps to it.
+
+On CUDA the host waits for the device in these calls alone: ``check_frees``; ``free`` without ``row_lens`` or without
+``swa_lens``; ``free_swa`` without ``row_lens``; ``free_full``, ``free_full_segment`` and ``free_full_segments``;
+``free_group_end``, if the group has such a free or a ``free_swa`` came after a free in it; every call with ``debug``.
+A call on another CUDA stream than the call before is ordered after it, see ``StreamOrder``; but whoever reads the
+mapping, also by ``translate_loc_from_full_to_swa``, on another stream than the calls that change it, puts the streams
+in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +33,7 @@ from impl.allocator import (
     TokenToKVPoolAllocator,
 )
 from impl.checks import Rows
-from impl.host import row_heads, row_pages, upload
+from impl.host import StreamOrder, row_heads, row_pages, upload
 
 __all__ = ["SWAState", "SWATokenToKVPoolAllocator"]
 
@@ -76,6 +83,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self._device = torch.device(device)
         self._check_content = debug or self._device.type == "cpu"
         self._ops = kernels.backend(self._device, backend)
+        self._order = StreamOrder(self._device)
         self.full_attn_allocator = full_attn_allocator or self._pool("full_kv_pool", size, backend)
         self.swa_attn_allocator = swa_attn_allocator or self._pool("swa_kv_pool", size_swa, backend)
         self._check_pool("full_attn_allocator", self.full_attn_allocator, size)
@@ -202,6 +210,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
 
     def clear(self) -> None:
         """Make every page of both pools free and unmapped, and forget every free group and backup."""
+        self._in_order()
         self.full_attn_allocator.clear()
         self.swa_attn_allocator.clear()
         self.full_to_swa_index_mapping[:-1].zero_()
@@ -224,6 +233,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         ValueError unless ``need_size`` is a non-negative multiple of the page size.
         """
         need = checks.page_multiple("need_size", need_size, self.page_size)
+        self._in_order()
         pages = self._peek(need, need)
         if pages is None:
             return None
@@ -267,6 +277,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         checks.int_tensor("swa_indices", swa_indices, self._device, full_indices.numel())
         if full_indices.numel() == 0:
             return
+        self._in_order()
         if self._check_content:
             full, swa = self.full_attn_allocator, self.swa_attn_allocator
             checks.sorted_slots("full_indices", full_indices, self.page_size, full.num_pages)
@@ -285,6 +296,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         checks.int_tensor("full_indices", full_indices, self._device)
         if full_indices.numel() == 0:
             return
+        self._in_order()
         if self._check_content:
             checks.sorted_slots("full_indices", full_indices, self.page_size, self.full_attn_allocator.num_pages)
         self._void_backups()
@@ -301,6 +313,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         checks.int_tensor("kept", kept, self._device, given.numel())
         if given.numel() == 0:
             return
+        self._in_order()
         swa = self.translate_loc_from_full_to_swa(given)
         if self._check_content:
             if not bool((swa > 0).all()):
@@ -322,6 +335,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         checks.row_lengths(row_lens, None, free_index.numel())
         if free_index.numel() == 0:
             return
+        self._in_order()
         if row_lens is not None and self.frees_in_one_launch:
             self.free_swa_at(free_index, None if self.page_size == 1 else row_heads(row_lens, self.page_size))
             return
@@ -353,6 +367,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         checks.int_tensor("free_index", free_index, self._device)
         if free_index.numel() == 0:
             return
+        self._in_order()
         batch = self._batch(free_index, None, None)
         if self._check_content and bool((self._swa_pages(batch.pages) > 0).any()):
             raise ValueError("free_index: a page still has its SWA page; free it with free or free_swa")
@@ -403,6 +418,12 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
     def _each_pool(self) -> Sequence[tuple[str, BaseTokenToKVPoolAllocator]]:
         return [("full pages", self.full_attn_allocator), ("SWA pages", self.swa_attn_allocator)]
 
+    def _on_device(self) -> Iterable[Tensor | None]:
+        yield self.full_to_swa_index_mapping
+        yield from (batch.pages for batch in self.pending)
+        for _, pool in self._each_pool():
+            yield from pool._on_device()
+
     @property
     def full_pool(self) -> BaseTokenToKVPoolAllocator:
         """``full_attn_allocator``."""
@@ -426,6 +447,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         """
         pages = (slots if heads is None else heads).numel()
         self.swa_attn_allocator.check_room(pages)
+        self._in_order()
         self._void_backups()
         uploaded = self._uploaded(heads, (), pages)
         swa = self.swa_attn_allocator.room(pages)
@@ -468,6 +490,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         full, swa = self.full_attn_allocator, self.swa_attn_allocator
         full.backups.require(known.full, PoolState)
         swa.backups.require(known.swa, PoolState)
+        self._in_order()
         self.backups.back_to(known)
         # The pages that stay handed out keep their mapping: it changes only with the page itself or a free.
         self.unmap(full.restore_state(known.full))
@@ -475,6 +498,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
 
     def unmap(self, full_pages: Tensor) -> None:
         """The full pages (``[n]`` int64) come back without a free: their slots map to nothing (SGLang PR 25805)."""
+        self._in_order()
         kernels.page_rows(self.full_to_swa_index_mapping, self.page_size).index_fill_(0, full_pages, 0)
 
 

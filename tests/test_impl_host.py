@@ -73,7 +73,7 @@ def test_a_table_keeps_its_shape_and_other_numbers_are_not_taken() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_cuda_copies_are_right_while_the_device_is_behind() -> None:
     """On two streams, with more than a ring holds; no pinned memory is allocated before the ring is full."""
-    device, streams = torch.device("cuda"), [torch.cuda.current_stream(), torch.cuda.Stream()]
+    device, streams = torch.device("cuda"), [torch.cuda.current_stream(), torch.cuda.Stream()]  # type: ignore[no-untyped-call]
     for stream in streams:
         with torch.cuda.stream(stream):
             host.upload(torch.arange(3), device)
@@ -82,7 +82,7 @@ def test_on_cuda_copies_are_right_while_the_device_is_behind() -> None:
     for step in range(60):
         with torch.cuda.stream(streams[step % 2]):
             if step < 2:
-                torch.cuda._sleep(200_000_000)
+                torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
             copies.append(host.upload(torch.full((30_000,), step), device))
     torch.cuda.synchronize()
     assert all(bool((copy == step).all()) for step, copy in enumerate(copies))

@@ -1,4 +1,4 @@
-"""How many kernels each transition launches on a device, and that none waits for the device or copies to the host.
+"""How many kernels each transition launches on a device, and which calls wait for the device or copy to the host.
 
 There is no device here: tensors on ``meta`` have no content, so that whatever would read a value raises, also
 ``tolist`` and ``cpu``, which read a CPU tensor unnoticed. The code takes the way that it takes on CUDA: nothing is
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from impl import host, kernels, lock_kernels
-from impl.lock_ref import LockTree
+from impl import allocator, host, kernels, lock_kernels, lock_ref, swa_mapping
+from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from impl.lock_ref import LockHandle, LockTree
 from impl.session_trim import RequestRows
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 
@@ -33,6 +34,7 @@ class Device(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.launched: Counter[str] = Counter()
+        self.log: list[str] = []  # launches in order, and what streams wait for
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """An operation is about to be done."""
@@ -46,13 +48,33 @@ class Device(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif DEVICE in places:
             assert "cpu" not in places, f"{name} copies a tensor of the host"
             assert name != "_to_copy" or "device" not in given or to != "cpu", "a copy to the host"
-            self.launched[name] += not (func.is_view or name in NO_KERNEL)
+            self._launches(name, not (func.is_view or name in NO_KERNEL))
         return func(*args, **given)
+
+    def _launches(self, name: str, kernel: bool) -> None:
+        self.launched[name] += kernel
+        self.log += [name] * kernel
 
     @property
     def launches(self) -> int:
         """How many kernels were launched; copies to the device are none."""
         return sum(count for name, count in self.launched.items() if name != "copy to the device")
+
+
+class Stream:
+    """A CUDA stream that notes when it waits. Streams of one name are one stream."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.cuda_stream, self.log = name, log
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.cuda_stream == self.cuda_stream
+
+    def __hash__(self) -> int:
+        return hash(self.cuda_stream)
+
+    def wait_stream(self, other: Stream) -> None:
+        self.log.append(f"{self.cuda_stream} waits for {other.cuda_stream}")
 
 
 class World:
@@ -77,7 +99,7 @@ def tree_on_device() -> LockTree:
         for name, value in vars(part).items():
             if isinstance(value, Tensor):
                 setattr(part, name, value.to(DEVICE))
-    tree.device, tree._check_content = torch.device(DEVICE), False
+    tree.device, tree._check_content, tree._order = torch.device(DEVICE), False, host.StreamOrder(torch.device(DEVICE))
     return tree
 
 
@@ -199,7 +221,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
     memory = host.PinnedRing(torch.zeros(1 << 12, dtype=torch.int64), 2, Done)
     monkeypatch.setattr(host, "ring", lambda *_: memory)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: Stream("first", counting.log))
     monkeypatch.setattr(Tensor, "pin_memory", pin)
     return counting
 
@@ -247,3 +269,191 @@ def test_what_is_launched_is_counted(device: Device) -> None:
         on.add_(torch.zeros(4, dtype=torch.int64).to(DEVICE, non_blocking=True))
     assert device.launches == 3
     assert device.launched["copy to the device"] == 1
+
+
+# Which calls wait: those that the module's docstring names, and no others.
+
+Calls = dict[str, Callable[[Any], object]]
+LEAF, HANDLES = 20, 2
+OF_LOCKS: Calls = {
+    "warm_up": lambda tree: tree.warm_up(4),
+    "full_evictable_size": lambda tree: tree.full_evictable_size(),
+    "full_protected_size": lambda tree: tree.full_protected_size(),
+    "swa_evictable_size": lambda tree: tree.swa_evictable_size(),
+    "swa_protected_size": lambda tree: tree.swa_protected_size(),
+    "mamba_evictable_size": lambda tree: tree.mamba_evictable_size(),
+    "mamba_protected_size": lambda tree: tree.mamba_protected_size(),
+    "lockable": lambda tree: tree.lockable([1, 2]),
+    "acquire": lambda tree: tree.acquire([1, 2]),
+    "release": lambda tree: tree.release(list(tree.active)),
+    "release_swa": lambda tree: tree.release_swa(list(tree.active)),
+    "add_leaf": lambda tree: tree.add_leaf(LEAF, 16 * 22),
+    "split": lambda tree: tree.split(LEAF, 16 * LEAF - 3),
+    "mergeable": lambda tree: tree.mergeable(LEAF),
+    "held_alike": lambda tree: tree.held_alike(LEAF - 1, LEAF),
+    "merge": lambda tree: tree.merge(LEAF),
+    "revivable": lambda tree: tree.revivable(LEAF),
+    "restore": lambda tree: tree.restore(LEAF),
+    "restore_swa": lambda tree: tree.restore_swa(LEAF),
+    "set_mamba": lambda tree: tree.set_mamba(LEAF),
+    "evict_leaf": lambda tree: tree.evict_leaf(LEAF),
+    "evict_swa": lambda tree: tree.evict_swa(LEAF),
+    "evict_mamba": lambda tree: tree.evict_mamba(LEAF),
+    "check": lambda tree: tree.check(),
+    "node": lambda tree: next(iter(tree.active)).node,
+    "top": lambda tree: next(iter(tree.active)).top,
+    "state": lambda tree: next(iter(tree.active)).state,
+}
+WITHOUT_DEVICE = {"active", "holds_swa"}  # attributes of a handle that read sets of the host
+
+
+def locked_tree() -> LockTree:
+    tree = tree_on_device()
+    tree.acquire([1] * HANDLES)
+    return tree
+
+
+def waits(call: Callable[[Any], object], on: Any, device: Device) -> bool:
+    try:
+        with device:
+            call(on)
+    except (AssertionError, RuntimeError, TypeError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", OF_LOCKS)
+def test_a_call_of_a_lock_tree_that_waits_is_named(name: str, device: Device) -> None:
+    says_so = f"``{name}``" in str(lock_ref.__doc__).split("All else", 1)[1]
+    assert waits(OF_LOCKS[name], locked_tree(), device) == says_so
+
+
+def test_every_call_of_a_lock_tree_is_tried() -> None:
+    public = {name for kind in (LockTree, LockHandle) for name in vars(kind) if not name.startswith("_")}
+    assert public - {"number", "tree"} == {*OF_LOCKS} | WITHOUT_DEVICE
+
+
+def rows_of(pools: Any, given: int = 4) -> dict[str, Any]:
+    return {"row_lens": [given * pools.page_size], "swa_lens": [given * pools.page_size]}
+
+
+def some(pools: Any) -> Tensor:
+    slots = pools.alloc(4 * pools.page_size)
+    assert slots is not None
+    return slots  # type: ignore[no-any-return]
+
+
+def grouped(pools: Any, **lens: Any) -> None:
+    pools.free_group_begin()
+    pools.free(some(pools), **lens)
+    pools.free_group_end()
+
+
+def swa_in_group(pools: Any) -> None:
+    pools.free_group_begin()
+    pools.free(some(pools), **rows_of(pools))
+    pools.free_swa(some(pools), row_lens=[4 * pools.page_size])
+    pools.free_group_end()
+
+
+# Calls of pools, and for one pool of pages of 1 and of 64 tokens, and then for two pools, whether they wait.
+OF_POOLS: dict[str, tuple[Callable[[Any], object], tuple[bool | None, ...]]] = {
+    "warm_up": (lambda pools: pools.warm_up(), (False, False, False, False)),
+    "check_frees": (lambda pools: pools.check_frees(), (True, True, True, True)),
+    "alloc": (some, (False, False, False, False)),
+    "free by rows": (lambda pools: pools.free(some(pools), **rows_of(pools)), (False, False, False, False)),
+    "free": (lambda pools: pools.free(some(pools)), (False, True, True, True)),
+    "free without swa_lens": (
+        lambda pools: pools.free(some(pools), row_lens=rows_of(pools)["row_lens"]), (False, False, True, True)
+    ),
+    "free_segment": (lambda pools: pools.free_segment(some(pools), start_pos=0), (False, False, False, False)),
+    "free_full": (lambda pools: pools.free_full(some(pools)), (False, True, True, True)),
+    "free_full_segment": (lambda pools: pools.free_full_segment(some(pools), start_pos=0), (False, True, True, True)),
+    "free_full_segments": (lambda pools: pools.free_full_segments([(some(pools), 0)]), (False, True, True, True)),
+    "free_group_end by rows": (lambda pools: grouped(pools, **rows_of(pools)), (False, False, False, False)),
+    "free_group_end": (grouped, (True, True, True, True)),
+    "free_group_end after free_swa": (swa_in_group, (None, None, True, True)),
+    "free_swa": (lambda pools: pools.free_swa(some(pools)), (None, None, True, True)),
+    "free_swa by rows": (
+        lambda pools: pools.free_swa(some(pools), row_lens=[4 * pools.page_size]), (None, None, False, False)
+    ),
+    "free_swa_segment": (lambda pools: pools.free_swa_segment(some(pools), start_pos=0), (None, None, False, False)),
+    "set_full_to_swa_mapping": (
+        lambda pools: pools.set_full_to_swa_mapping(some(pools), some(pools)), (None, None, False, False)
+    ),
+    "clear_full_to_swa_mapping": (
+        lambda pools: pools.clear_full_to_swa_mapping(some(pools)), (None, None, False, False)
+    ),
+    "move_swa": (lambda pools: pools.move_swa(some(pools), some(pools)), (None, None, False, False)),
+    "merge_and_sort_free": (lambda pools: pools.merge_and_sort_free(), (False, False, False, False)),
+    "restore_state": (lambda pools: pools.restore_state(pools.backup_state()), (False, False, False, False)),
+    "clear": (lambda pools: pools.clear(), (False, False, False, False)),
+}  # fmt: skip
+
+
+def one_or_two(which: int) -> Any:
+    page = (1, 64, 1, 64)[which]
+    common: tuple[Any, ...] = (torch.bfloat16, DEVICE, None, False)
+    if which > 1:
+        return SWATokenToKVPoolAllocator(64 * 64, 64 * 64, page, *common, backend="triton")
+    if page == 1:
+        return TokenToKVPoolAllocator(64 * 64, *common, backend="triton")
+    return PagedTokenToKVPoolAllocator(64 * 64, page, *common, backend="triton")
+
+
+@pytest.mark.parametrize("name", OF_POOLS)
+def test_a_call_of_pools_that_waits_is_named(name: str, device: Device) -> None:
+    """By the docstring of ``allocator`` for one pool, and by that of ``swa_mapping`` for two."""
+    call, expected = OF_POOLS[name]
+    assert tuple(
+        None if wanted is None else waits(call, one_or_two(which), device) for which, wanted in enumerate(expected)
+    ) == expected  # fmt: skip
+    for module, waiting in ((allocator, expected[:2]), (swa_mapping, expected[2:])):
+        if any(waiting):
+            assert f"``{name.split()[0]}``" in str(module.__doc__)
+
+
+# Calls on two streams: whatever a call launches comes after all that was launched by the calls before.
+
+
+STREAMED: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    **{
+        f"{name}, pools {which}": (partial(one_or_two, which), call)
+        for name, (call, waiting) in OF_POOLS.items()
+        for which in (1, 3)
+        if waiting[which] is not None and name not in ("warm_up", "merge_and_sort_free")
+    },
+    **{name: (locked_tree, call) for name, call in OF_LOCKS.items() if name != "warm_up"},
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_a_call_on_another_stream_comes_after_the_calls_before(
+    name: str, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, call = STREAMED[name]
+    made, kept = make(), set[int]()
+    if not isinstance(made, LockTree):
+        made.alloc(made.page_size)
+    parts = [made.paths, made.counts] if isinstance(made, LockTree) else [pool for _, pool in made._each_pool()]
+    tensors = [value for part in (made, *parts) for value in vars(part).values() if isinstance(value, Tensor)]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: Stream("second", device.log))
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, _: kept.add(id(tensor)))
+    device.log.clear()
+    waits(call, made, device)
+    assert device.log[0] == "second waits for first"
+    assert {*map(id, tensors)} <= kept
+
+
+@pytest.mark.parametrize("transition", [decode_step, trims], ids=lambda one: one.__name__)
+def test_rows_on_another_stream_come_after_the_calls_before(
+    transition: Callable[[World], Callable[[], object]], device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, kept = transition(World(64)), set[int]()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: Stream("second", device.log))
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, _: kept.add(id(tensor)))
+    device.log.clear()
+    with device:
+        call()
+    assert device.log[0] == "second waits for first"
+    assert device.log.count("second waits for first") == 2  # the rows' table, and the pools
