@@ -382,7 +382,7 @@ class SlotAllocator(ABC):
     def _batch(self, slots: Tensor, row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None) -> FreeBatch:
         pool = self.full_pool
         if row_lens is None:
-            if self.page_size > 1:  # the host waits for the different pages below
+            if self.page_size > 1 or self.windowed:  # the host waits for the pages below
                 self.check_frees()
             batch = FreeBatch(pool.pages_to_free(slots), exact=self._check_content)
         else:
@@ -438,7 +438,7 @@ class SlotAllocator(ABC):
         if rows.prefix is None:
             self._ops.decode(*args)
         else:
-            self._ops.extend(rows.prefix, *args, swa_start)
+            self._ops.extend(rows.prefix, *args, plan.longest, swa_start)
         self._take(*pages)
         return out
 
@@ -691,11 +691,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         """Make different pages free that are handed out. RuntimeError if more would be free than the pool has."""
         self.check_room(pages.numel())
         self.mark(pages, held=False)
-        freed = self.room(pages.numel())
-        if freed.places is None:
-            freed.room.copy_(pages)
-        else:
-            self._ops.release(pages, None, None, None, freed, None, 1)
+        self._ops.put(pages, self.room(pages.numel()))
 
     def check_room(self, pages: int) -> None:
         """RuntimeError if so many pages more would be more free ones than the pool has."""
@@ -796,7 +792,10 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
     def _free_at(self, slots: Tensor, heads: Tensor | None, mapped: Sequence[Span], pages: int) -> None:
         del mapped
         on_device = None if heads is None else upload(heads, self._device)
-        self._ops.release(slots, on_device, None, None, self.room(pages), None, self.page_size)
+        if self.page_size == 1 and heads is None:
+            self._ops.put(slots, self.room(pages))
+        else:
+            self._ops.release(slots, on_device, None, None, self.room(pages), None, self.page_size)
 
 
 class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):

@@ -117,10 +117,11 @@ class Rows(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one allocation needs, counted on the host: tokens and pages."""
+    """What one allocation needs, counted on the host: tokens, pages, and the new tokens of the longest row."""
 
     tokens: int
     pages: int
+    longest: int
 
 
 def pages_between(prefix: int, seq: int, page_size: int) -> int:
@@ -151,7 +152,7 @@ def extend_plan(rows: Rows, tokens: int, new_pages: int | None, page_size: int) 
     pages = sum(pages_between(prefix, seq, page_size) for prefix, seq in lens)
     if new_pages is not None and new_pages != pages:
         raise ValueError(f"num_new_pages must be {pages} for these lengths, got {new_pages}")
-    return Plan(tokens, pages)
+    return Plan(tokens, pages, max((seq - prefix for prefix, seq in lens), default=0))
 
 
 def decode_plan(rows: Rows, page_size: int) -> Plan:
@@ -161,7 +162,7 @@ def decode_plan(rows: Rows, page_size: int) -> Plan:
     if lens and min(lens) < 1:
         raise ValueError(f"seq_lens_cpu must count the new token, so be at least 1, got {min(lens)}")
     pages = sum((seq - 1) % page_size == 0 for seq in lens)
-    return Plan(len(lens), pages)
+    return Plan(len(lens), pages, 1)
 
 
 def tail_start(rows: Rows, tokens: int, tail: int, page_size: int) -> int:

@@ -63,7 +63,7 @@ class PinnedRing:
     """
 
     def __init__(self, memory: Tensor, parts: int, event: Callable[[], Event]) -> None:
-        self._parts = memory.view(parts, -1)
+        self._parts = memory.view(parts, -1).unbind()
         self._events = [event() for _ in range(parts)]
         self._at = self._used = 0
         self._left = [False] * parts  # copies out of a part were queued, and its event was recorded after them
@@ -73,18 +73,18 @@ class PinnedRing:
 
         None if it is longer than a part, or if the device has not yet done the copies out of the part that is next.
         """
-        count, size = host.numel(), self._parts.shape[1]
+        count, size = host.numel(), len(self._parts[0])
         if count > size or host.dtype != torch.int64 or (self._used + count > size and not self._turn()):
             return None
-        place = self._parts[self._at, self._used : self._used + count].view(host.shape)
+        place = self._parts[self._at][self._used : self._used + count]
         self._used += count
-        return place.copy_(host)
+        return (place if host.dim() == 1 else place.view(host.shape)).copy_(host)
 
     def _turn(self) -> bool:
         """Go on in the next part, if the device has read all of it."""
         if not self._left[self._at]:
             self._events[self._at].record()
-            self._left[self._at], self._used = True, self._parts.shape[1]
+            self._left[self._at], self._used = True, len(self._parts[0])
         at = (self._at + 1) % len(self._left)
         if self._left[at] and not self._events[at].query():
             return False
@@ -92,13 +92,27 @@ class PinnedRing:
         return True
 
 
+def device_number(device: torch.device) -> int:
+    """The number of a CUDA device; ``cuda`` without one is the current device."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def stream_address(device: int) -> int:
+    """The address of the current CUDA stream of a device, which is what Triton launches on.
+
+    ``torch.cuda.current_stream`` makes an object, for which an H100's host takes as long as for the launch of a kernel.
+    """
+    address: int = torch._C._cuda_getCurrentRawStream(device)
+    return address
+
+
 RING, PARTS = 1 << 19, 4  # numbers in a ring, 4 MiB, and its parts
 _one_at_a_time = threading.Lock()
 
 
 @cache
-def ring(device: torch.device, stream: int) -> PinnedRing:
-    """The ring for copies to a CUDA device that are queued on one stream (its address). It is kept for good."""
+def ring(device: int, stream: int) -> PinnedRing:
+    """The ring for copies to a CUDA device (its number) on one stream (its address). It is kept for good."""
     del device, stream
     return PinnedRing(torch.empty(RING, dtype=torch.int64, pin_memory=True), PARTS, torch.cuda.Event)
 
@@ -112,7 +126,8 @@ def upload(host: Tensor, device: torch.device) -> Tensor:
     if device.type == "cpu":
         return host
     with _one_at_a_time:
-        pinned = ring(device, torch.cuda.current_stream(device).cuda_stream).put(host)
+        number = device_number(device)
+        pinned = ring(number, stream_address(number)).put(host)
         if pinned is not None:
             return pinned.to(device, non_blocking=True)
     return host.pin_memory().to(device, non_blocking=True)
@@ -127,18 +142,19 @@ class StreamOrder:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._last: Any = None  # the stream of the call before
+        self._device: int | None = None if device.type == "cpu" else device_number(device)
+        self._last: int | None = None  # the address of the stream of the call before
 
     def follow(self, tensors: Callable[[], Iterable[Tensor | None]]) -> None:
         """A call begins that reads or writes ``tensors()`` on the current stream."""
-        if self._device.type == "cpu":
+        if self._device is None:
             return
-        stream, last = torch.cuda.current_stream(self._device), self._last
-        self._last = stream
-        if last is None or last == stream:
+        address, last = stream_address(self._device), self._last
+        self._last = address
+        if last is None or last == address:
             return
-        stream.wait_stream(last)
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_stream(torch.cuda.ExternalStream(last, self._device))  # type: ignore[no-untyped-call]
         for tensor in tensors():
             if tensor is not None:  # freed memory is not given away before this stream has done with it
                 tensor.record_stream(stream)

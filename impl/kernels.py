@@ -2,9 +2,10 @@
 
 ``extend`` and ``decode`` turn page lists into slots and write the full-to-SWA mapping of these slots. ``detach`` reads
 the SWA pages of full pages and unmaps them. ``release`` does that for the pages of rows, and writes the pages of both
-pools to where they are free. The plain torch functions say what is right; the Triton ones have their
-signatures and are tested against them. No function here makes the host wait for the device. The kernels are told the
-length of every list that they index, so they do not read or write past one even if the row lengths are wrong.
+pools to where they are free; ``put`` writes pages alone. The plain torch functions say what is right; the Triton ones
+have their signatures and are tested against them. No Triton function makes the host wait for the device. The kernels
+are told the length of every list that they index, so they do not read or write past one even if the row lengths are
+wrong.
 
 A kernel is compiled once for each combination of its ``tl.constexpr`` parameters and of the dtypes of its tensors, and
 for nothing else: neither the size of a batch nor the place of a slice in memory compiles it again. ``warm_up`` compiles
@@ -25,7 +26,7 @@ from torch import Tensor
 tl: Any = None  # triton.language, once a kernel is used: see jit
 
 BLOCK = 1024  # tokens (extend) or mapping entries (decode, detach) one program works on
-ROWS = 1024  # rows whose lengths one program reads at a time
+ROWS = 256  # rows whose lengths one program reads at a time
 
 
 SERIAL = 1 << 32  # an entry of ``Freed.places``: the number of the free, times this, and a position in the list
@@ -67,6 +68,7 @@ class Ops(NamedTuple):
     decode: Callable[..., None]
     detach: Callable[..., None]
     release: Callable[..., None]
+    put: Callable[..., None]
     warm_up: Callable[..., None]
 
 
@@ -110,18 +112,18 @@ def _layout(prefix: Tensor, seq: Tensor, tokens: int, pages: int, page_size: int
 
 def extend_torch(
     prefix_lens: Tensor, seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None,
-    mapping: Tensor | None, out: Tensor, page_size: int, swa_start: int = 0,
+    mapping: Tensor | None, out: Tensor, page_size: int, longest: int, swa_start: int = 0,
 ) -> None:  # fmt: skip
     """Write the slots of the tokens ``prefix..seq`` of each row to ``out``, and their SWA slots into ``mapping``.
 
     ``prefix_lens``, ``seq_lens``, ``last_loc``: ``[rows]`` integers. ``full_pages``, ``swa_pages``: ``[n]`` int64 new
     pages, row after row (``swa_pages`` and ``mapping`` are None without an SWA pool). ``out``: ``[sum(seq - prefix)]``
-    int64. ``swa_start``: so many of the new tokens map to nothing; if it is not 0, there is one row, whose prefix is
-    whole pages, and ``swa_pages`` begin with the page of the next token.
+    int64. ``longest``: the maximum of seq - prefix. ``swa_start``: so many of the new tokens map to nothing; if it
+    is not 0, there is one row, whose prefix is whole pages, and ``swa_pages`` begin with the page of the next token.
 
     Tokens in a row's partial page map to the SWA page of any mapped slot of that page, or to nothing if there is none.
     """
-    if out.numel() == 0:
+    if longest == 0:
         return
     if swa_pages is not None and swa_start:
         swa_pages = torch.cat([swa_pages.new_zeros(full_pages.numel() - swa_pages.numel()), swa_pages])
@@ -201,7 +203,7 @@ def release_torch(
     first = slots if heads is None else slots.index_select(0, heads)
     pages = first.to(torch.int64) // page_size
     if full is not None:
-        _put(full, pages)
+        put_torch(pages, full)
     if mapping is None:
         return
     found = torch.empty_like(pages)
@@ -209,11 +211,12 @@ def release_torch(
     if swa is not None and into is not None:
         found = torch.empty_like(swa.room).index_copy_(0, into[into >= 0], found[into >= 0])
     if swa is not None:
-        _put(swa, found)
+        put_torch(found, swa)
 
 
-def _put(freed: Freed, pages: Tensor) -> None:
-    """Write ``pages`` (``[given]`` int64) to their room, and count those that were free already."""
+def put_torch(pages: Tensor, freed: Freed) -> None:
+    """Write ``pages`` (``[given]`` integers) to their room, and count those that were free already."""
+    pages = pages.to(torch.int64)
     freed.room.copy_(pages)
     if freed.places is None or freed.found is None:
         return
@@ -240,32 +243,41 @@ def page_rows(mapping: Tensor, page_size: int) -> Tensor:
 
 def _extend_kernel(  # type: ignore[no-untyped-def]
     prefix_ptr, seq_ptr, last_ptr, full_ptr, swa_ptr, map_ptr, out_ptr, n_rows, n_full, n_swa, n_map, n_out, swa_start,
-    HAS_SWA: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    HAS_SWA: tl.constexpr, SHORT: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
-    # A row has a program for every TILE of its tokens. Which row this program works on is found from the lengths.
-    program = tl.program_id(0).to(tl.int64)
-    row = program * 0
-    out_base = program * 0
-    page_base = program * 0
-    of_rows_before = program * 0
-    looked_at = program * 0
-    for first in range(0, n_rows, ROWS):
+    program = tl.program_id(0)
+    row = program  # where every row is SHORT, each has one program
+    step = 1 + tl.arange(0, TILE)  # tokens after the last one
+    if not SHORT:
+        # A row has a program for every TILE of its tokens. Which row this program works on is found from the lengths.
+        row = program * 0
+        of_rows_before = program * 0
+        looked_at = program * 0
+        for first in range(0, n_rows, ROWS):
+            others = first + tl.arange(0, ROWS)
+            seqs = tl.load(seq_ptr + others, mask=others < n_rows, other=0).to(tl.int64)
+            prefixes = tl.load(prefix_ptr + others, mask=others < n_rows, other=0).to(tl.int64)
+            programs = ((seqs - prefixes + TILE - 1) // TILE).to(tl.int32)
+            ends = looked_at + tl.cumsum(programs, 0)
+            before = (others < n_rows) & (ends <= program)
+            row += tl.sum(before.to(tl.int32), axis=0)
+            of_rows_before = tl.maximum(of_rows_before, tl.max(tl.where(before, ends, 0), axis=0))
+            looked_at = tl.max(ends, axis=0)
+        step += (program - of_rows_before) * TILE
+    out_base = program.to(tl.int64) * 0
+    page_base = program.to(tl.int64) * 0
+    for first in range(0, row, ROWS):
         others = first + tl.arange(0, ROWS)
-        seqs = tl.load(seq_ptr + others, mask=others < n_rows, other=0).to(tl.int64)
-        prefixes = tl.load(prefix_ptr + others, mask=others < n_rows, other=0).to(tl.int64)
-        programs = (seqs - prefixes + TILE - 1) // TILE
-        before = (others < n_rows) & (looked_at + tl.cumsum(programs, 0) <= program)
-        row += tl.sum(before.to(tl.int64))
-        out_base += tl.sum(tl.where(before, seqs - prefixes, 0))
-        page_base += tl.sum(tl.where(before, (seqs + P - 1) // P - (prefixes + P - 1) // P, 0))
-        of_rows_before += tl.sum(tl.where(before, programs, 0))
-        looked_at += tl.sum(programs)
+        seqs = tl.load(seq_ptr + others, mask=others < row, other=0).to(tl.int64)
+        prefixes = tl.load(prefix_ptr + others, mask=others < row, other=0).to(tl.int64)
+        out_base += tl.sum(seqs - prefixes, axis=0)
+        page_base += tl.sum((seqs + P - 1) // P - (prefixes + P - 1) // P, axis=0)
 
     # The grid may have more programs than the rows need: those have the row n_rows, without a token.
     prefix = tl.load(prefix_ptr + row, mask=row < n_rows, other=0).to(tl.int64)
     seq = tl.load(seq_ptr + row, mask=row < n_rows, other=0).to(tl.int64)
     last = tl.load(last_ptr + row, mask=row < n_rows, other=-1).to(tl.int64)
-    step = (program - of_rows_before) * TILE + tl.arange(0, TILE) + 1  # tokens after the last one
     pos = prefix + step - 1
     at = out_base + step - 1
     live = (pos < seq) & (at < n_out)
@@ -379,6 +391,23 @@ def _release_kernel(  # type: ignore[no-untyped-def]
             tl.atomic_add(swa_found_ptr, wrong, mask=wrong > 0, sem="relaxed")
 
 
+def _put_kernel(  # type: ignore[no-untyped-def]
+    pages_ptr, list_ptr, places_ptr, found_ptr, n_pages, first, size, entry, TILE: tl.constexpr, SERIAL: tl.constexpr
+):
+    nth = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    live = nth < n_pages
+    page = tl.load(pages_ptr + nth, mask=live, other=0).to(tl.int64)
+    tl.store(list_ptr + first + nth, page, mask=live)
+    known = live & (page > 0) & (page <= size)
+    old = tl.atomic_xchg(places_ptr + page, entry + nth, mask=known, sem="relaxed")
+    place = old % SERIAL
+    behind = known & (place >= first + n_pages) & (place < size)
+    there = tl.load(list_ptr + place, mask=behind, other=0)
+    again = (behind & (there == page)) | (known & (old // SERIAL == entry // SERIAL))
+    wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
+    tl.atomic_add(found_ptr, wrong, mask=wrong > 0, sem="relaxed")
+
+
 @functools.cache
 def jit(kernel: Callable[..., None]) -> Any:
     """The compiled kernel, whose module has the name ``tl``. Triton is imported at first use: torch alone works without
@@ -403,18 +432,19 @@ def pow2(n: int) -> int:
 
 def extend_triton(
     prefix_lens: Tensor, seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None,
-    mapping: Tensor | None, out: Tensor, page_size: int, swa_start: int = 0,
+    mapping: Tensor | None, out: Tensor, page_size: int, longest: int, swa_start: int = 0,
 ) -> None:  # fmt: skip
-    """``extend_torch`` in one launch, with a program for every ``BLOCK`` tokens of a row, and at most one program for
-    each row without work.
+    """``extend_torch`` in one launch, with a program for every ``BLOCK`` tokens of a row, and at most one for each row
+    that has nothing to do.
     """
     if out.numel() == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
-    jit(_extend_kernel)[(programs(seq_lens.numel(), out.numel()),)](
+    short = longest <= BLOCK
+    jit(_extend_kernel)[(seq_lens.numel() if short else programs(seq_lens.numel(), out.numel()),)](
         prefix_lens, seq_lens, last_loc, full_pages, swa, to, out,
         seq_lens.numel(), full_pages.numel(), swa.numel(), to.numel() - 1, out.numel(), swa_start,
-        HAS_SWA=has_swa, P=page_size, WIDTH=pow2(page_size), ROWS=ROWS, TILE=BLOCK,
+        HAS_SWA=has_swa, SHORT=short, P=page_size, WIDTH=pow2(page_size), ROWS=ROWS, TILE=BLOCK,
     )  # fmt: skip
 
 
@@ -479,6 +509,17 @@ def release_triton(
     )  # fmt: skip
 
 
+def put_triton(pages: Tensor, freed: Freed) -> None:
+    """``put_torch`` in one launch."""
+    if freed.places is None or freed.found is None:
+        freed.room.copy_(pages)
+        return
+    jit(_put_kernel)[(-(-pages.numel() // BLOCK),)](
+        pages, freed.pages, freed.places, freed.found, pages.numel(), freed.first, freed.pages.numel(), freed.entry,
+        TILE=BLOCK, SERIAL=SERIAL,
+    )  # fmt: skip
+
+
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
     return other if tensor is None else tensor
 
@@ -507,15 +548,16 @@ def warm_up_triton(device: torch.device, page_size: int, *, windowed: bool, rele
     mapping, swa = (long(2 * page_size + 1), pages) if windowed else (None, None)
     for lengths, last in product((torch.int64, torch.int32), repeat=2):
         none, before = long(1).to(lengths), (long(1) - 1).to(last)
-        extend_triton(none, none + 1, before, pages, swa, mapping, out, page_size)
+        for longest in (1, BLOCK + 1):
+            extend_triton(none, none + 1, before, pages, swa, mapping, out, page_size, longest)
         decode_triton(none + 1, before, pages, swa, mapping, out, page_size)
     if mapping is not None:
         detach_triton(mapping, pages, out, page_size)
     freed = Freed(long(1), 0, 1, long(2), 1, long(1)) if looks else Freed(long(1), 0, 1)
-    if looks:
-        release_triton(pages, None, None, None, freed, None, 1)
+    for given in (pages, pages.int()) if looks else ():
+        put_triton(given, freed)
     for slots in (pages * page_size, (pages * page_size).int()) if release else ():
-        for heads in (long(1), None) if page_size == 1 else (long(1),):
+        for heads in (long(1), None) if page_size == 1 and windowed else (long(1),):
             release_triton(slots, heads, None, mapping, freed, freed if windowed else None, page_size)
             if windowed:
                 release_triton(slots, heads, long(1), mapping, freed, freed, page_size)
@@ -523,8 +565,8 @@ def warm_up_triton(device: torch.device, page_size: int, *, windowed: bool, rele
 
 
 _BACKENDS = {
-    "torch": Ops(extend_torch, decode_torch, detach_torch, release_torch, warm_up_torch),
-    "triton": Ops(extend_triton, decode_triton, detach_triton, release_triton, warm_up_triton),
+    "torch": Ops(extend_torch, decode_torch, detach_torch, release_torch, put_torch, warm_up_torch),
+    "triton": Ops(extend_triton, decode_triton, detach_triton, release_triton, put_triton, warm_up_triton),
 }
 
 

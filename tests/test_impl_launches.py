@@ -61,20 +61,22 @@ class Device(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return sum(count for name, count in self.launched.items() if name != "copy to the device")
 
 
-class Stream:
-    """A CUDA stream that notes when it waits. Streams of one name are one stream."""
+FIRST, SECOND = 1, 2  # addresses of streams
 
-    def __init__(self, name: str, log: list[str]) -> None:
-        self.cuda_stream, self.log = name, log
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.cuda_stream == self.cuda_stream
+def on_stream(address: int, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows is called on the stream with this address. What a stream waits for is logged."""
 
-    def __hash__(self) -> int:
-        return hash(self.cuda_stream)
+    class Stream:
+        def __init__(self, at: int, _: int) -> None:
+            self.at = at
 
-    def wait_stream(self, other: Stream) -> None:
-        self.log.append(f"{self.cuda_stream} waits for {other.cuda_stream}")
+        def wait_stream(self, other: Stream) -> None:
+            device.log.append(f"{self.at} waits for {other.at}")
+
+    monkeypatch.setattr(host, "stream_address", lambda _: address)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda number: Stream(address, number))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
 
 
 class World:
@@ -221,7 +223,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
     memory = host.PinnedRing(torch.zeros(1 << 12, dtype=torch.int64), 2, Done)
     monkeypatch.setattr(host, "ring", lambda *_: memory)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: Stream("first", counting.log))
+    monkeypatch.setattr(host, "device_number", lambda _: 0)
+    on_stream(FIRST, counting, monkeypatch)
     monkeypatch.setattr(Tensor, "pin_memory", pin)
     return counting
 
@@ -437,11 +440,11 @@ def test_a_call_on_another_stream_comes_after_the_calls_before(
         made.alloc(made.page_size)
     parts = [made.paths, made.counts] if isinstance(made, LockTree) else [pool for _, pool in made._each_pool()]
     tensors = [value for part in (made, *parts) for value in vars(part).values() if isinstance(value, Tensor)]
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: Stream("second", device.log))
+    on_stream(SECOND, device, monkeypatch)
     monkeypatch.setattr(Tensor, "record_stream", lambda tensor, _: kept.add(id(tensor)))
     device.log.clear()
     waits(call, made, device)
-    assert device.log[0] == "second waits for first"
+    assert device.log[0] == "2 waits for 1"
     assert {*map(id, tensors)} <= kept
 
 
@@ -450,10 +453,10 @@ def test_rows_on_another_stream_come_after_the_calls_before(
     transition: Callable[[World], Callable[[], object]], device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call, kept = transition(World(64)), set[int]()
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: Stream("second", device.log))
+    on_stream(SECOND, device, monkeypatch)
     monkeypatch.setattr(Tensor, "record_stream", lambda tensor, _: kept.add(id(tensor)))
     device.log.clear()
     with device:
         call()
-    assert device.log[0] == "second waits for first"
-    assert device.log.count("second waits for first") == 2  # the rows' table, and the pools
+    assert device.log[0] == "2 waits for 1"
+    assert device.log.count("2 waits for 1") == 2  # the rows' table, and the pools

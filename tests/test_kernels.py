@@ -65,13 +65,13 @@ class World:
                     grid[last_page, : (prefix - 1) % page + 1] = 0
         self.mapping, self.last = self.mapping.to(device), self.last.to(device, dtype)
         self.prefix, self.seq = (torch.tensor(lens, device=device, dtype=dtype) for lens in zip(*rows, strict=True))
-        self.tokens = sum(s - p for p, s in rows)
+        self.tokens, self.longest = sum(s - p for p, s in rows), max(s - p for p, s in rows)
 
     def extend(self, backend: str, swa: torch.Tensor | None, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         out, mapping = torch.full((self.tokens,), POISON, device=self.device), self.mapping.clone()
         kernels.backend(torch.device(self.device), backend).extend(
             self.prefix, self.seq, self.last, self.full, swa, None if swa is None else mapping, out, self.page,
-            start,
+            self.longest, start,
         )  # fmt: skip
         return out.cpu(), mapping.cpu()
 
@@ -132,6 +132,8 @@ def test_one_long_row_makes_no_more_programs_for_the_others(monkeypatch: pytest.
     )
     assert [len(grid) for grid in launched] == [1]
     assert needed <= launched[0][0] <= needed + 256
+    World([(0, 900)] * 7, 64, "cpu").extend("triton", None)
+    assert launched[1:] == [(7,)]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -219,8 +221,8 @@ def test_release(pages: int, page: int, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("heads", [False, True])
-def test_release_counts_pages_that_were_free_already(heads: bool, device: str) -> None:
+@pytest.mark.parametrize("call", ["put", "release", "release by heads"])
+def test_pages_that_were_free_already_are_counted(call: str, device: str) -> None:
     """A pool of 9 pages, of which 7, 8 and 9 are free, has the entries of an earlier free of 2 and 5 at 7's place."""
     places = torch.arange(-1, 9)
     places[2], places[5] = 3 * kernels.SERIAL + 6, 3 * kernels.SERIAL + 1
@@ -232,10 +234,12 @@ def test_release_counts_pages_that_were_free_already(heads: bool, device: str) -
             found = torch.ones(1, dtype=torch.int64, device=device)
             entries = places.clone().to(device)
             freed = kernels.Freed(stack, 6 - len(given), len(given), entries, 4, found)
-            slots, at = torch.tensor(given) * 4, torch.arange(len(given))
-            kernels.backend(torch.device(device), backend).release(
-                slots.to(device), at.to(device) if heads else None, None, None, freed, None, 4
-            )
+            pages, at = torch.tensor(given, device=device), torch.arange(len(given), device=device)
+            ops = kernels.backend(torch.device(device), backend)
+            if call == "put":
+                ops.put(pages.int(), freed)
+            else:
+                ops.release(pages * 4, at if "heads" in call else None, None, None, freed, None, 4)
             assert int(found) == 1 + wrong, (backend, given)
             assert stack[6 - len(given) : 6].tolist() == given
             if given == lawful:
@@ -250,7 +254,7 @@ def test_no_count_makes_a_kernel_read_past_the_page_list() -> None:
     world = World([(0, 64), (0, 64)], 16, "cpu")
     backing = torch.cat([world.full[:2], torch.full((6,), POISON)])
     out = torch.full((128,), POISON)
-    kernels.extend_triton(world.prefix, world.seq, world.last, backing[:2], None, None, out, 16)
+    kernels.extend_triton(world.prefix, world.seq, world.last, backing[:2], None, None, out, 16, 64)
     assert int(out.min()) >= 0
     assert int(out[32:].max()) < 16
 
@@ -271,14 +275,16 @@ from impl import kernels, lock_kernels
 DETACH = dict(P=16, WIDTH=16, TILE=64)
 PLACES = dict(FULL_PLACES=True, SWA_PLACES=True, SERIAL=kernels.SERIAL)
 DECODE = dict(DETACH, HAS_SWA=True, ROWS=256)
-EXTEND = dict(DECODE, TILE=1024)
+EXTEND = dict(DECODE, TILE=1024, SHORT=False)
+PUT = dict(TILE=1024, SERIAL=kernels.SERIAL)
 RELEASE = dict(DETACH, HEADS=True, INTO=True, FULL=True, HAS_SWA=True, **PLACES)
 UNLOCK = dict(FULL=True, WINDOWED=True, STATE=True, COUNTING=False, WIDTH=8)
 LOCK = dict(WINDOWED=True, STATEFUL=True, COUNTING=False, WIDTH=8)
 LENGTHS = ("prefix_ptr", "seq_ptr", "last_ptr", "slots_ptr")
 KERNELS = {
     kernels._extend_kernel: EXTEND, kernels._decode_kernel: DECODE, kernels._detach_kernel: DETACH,
-    kernels._release_kernel: RELEASE, lock_kernels._acquire_kernel: LOCK, lock_kernels._release_kernel: UNLOCK,
+    kernels._release_kernel: RELEASE, kernels._put_kernel: PUT,
+    lock_kernels._acquire_kernel: LOCK, lock_kernels._release_kernel: UNLOCK,
 }
 for kernel, const in KERNELS.items():
     for lengths in ("*i64", "*i32"):
@@ -288,7 +294,7 @@ for kernel, const in KERNELS.items():
             else lengths if name in LENGTHS
             else "*i1" if name == "mamba_ptr"
             else "*i64" if name.endswith("_ptr")
-            else "i64" if name.endswith("_entry")
+            else "i64" if name.endswith("entry")
             else "i32"
             for name in jitted.arg_names
         }
