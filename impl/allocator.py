@@ -656,7 +656,8 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         self.found = torch.zeros(1, dtype=torch.int64, device=self._device) if self.fused else None
         self._places: Tensor | None = None
         if self.fused and not self.need_sort:  # page p is free at position p - 1
-            self._places = torch.arange(-1, self.num_pages, dtype=torch.int64, device=self._device)
+            self._places = torch.arange(-1, self.num_pages, dtype=torch.int64, device=self._device).clamp_(min=0)
+            self.found = self._places[:1]
         self._forget()
 
     def merge_and_sort_free(self) -> None:
@@ -707,7 +708,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
             return Freed(self._released[-1], 0, pages)
         self._top -= pages
         self._serial += 1
-        return Freed(self._stack, self._top, pages, self._places, self._serial, self.found)
+        return Freed(self._stack, self._top, pages, self._places, self._serial)
 
     def mark(self, pages: Tensor, *, held: bool) -> None:
         """Record in the table ``held``, if there is one, that pages are handed out or not."""

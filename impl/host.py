@@ -106,7 +106,7 @@ def stream_address(device: int) -> int:
     return address
 
 
-RING, PARTS = 1 << 19, 4  # numbers in a ring, 4 MiB, and its parts
+RING, PARTS = 1 << 16, 4  # numbers in a ring, 512 KiB, and its parts: a longer one is not kept in the processor's cache
 _one_at_a_time = threading.Lock()
 
 

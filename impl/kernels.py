@@ -25,8 +25,9 @@ from torch import Tensor
 
 tl: Any = None  # triton.language, once a kernel is used: see jit
 
-BLOCK = 1024  # tokens (extend) or mapping entries (decode, detach) one program works on
-ROWS = 256  # rows whose lengths one program reads at a time
+BLOCK = 1024  # mapping entries (decode, detach, release) or pages (put) one program works on
+TOKENS = 512  # tokens of one row that one program of an extend works on
+ROWS = 1024  # rows whose lengths one program adds up at a time
 
 
 SERIAL = 1 << 32  # an entry of ``Freed.places``: the number of the free, times this, and a position in the list
@@ -39,8 +40,8 @@ class Freed(NamedTuple):
     free. Without ``places`` nothing is looked at. ``places``: ``[pages of the pool + 1]`` int64, for each page
     ``SERIAL`` times the number of the free that gave it back last, plus the position where that free wrote it. An entry
     is not changed when the page is handed out: the page is free if the list still has it at that position, behind
-    ``first + given``. ``serial``: the number of this free, from 1. ``found``: ``[1]`` int64; to it is added how many of
-    the pages were free already, are in this free before, or are no pages of the pool.
+    ``first + given``. To ``places[0]``, which is no page's, is added how many of the pages were free already, are in
+    this free before, or are no pages of the pool. ``serial``: the number of this free, from 1.
     """
 
     pages: Tensor
@@ -48,7 +49,6 @@ class Freed(NamedTuple):
     given: int
     places: Tensor | None = None
     serial: int = 1
-    found: Tensor | None = None
 
     @property
     def room(self) -> Tensor:
@@ -218,16 +218,15 @@ def put_torch(pages: Tensor, freed: Freed) -> None:
     """Write ``pages`` (``[given]`` integers) to their room, and count those that were free already."""
     pages = pages.to(torch.int64)
     freed.room.copy_(pages)
-    if freed.places is None or freed.found is None:
+    if freed.places is None:
         return
     known = (pages > 0) & (pages < freed.places.numel())
-    entries = torch.arange(freed.entry, freed.entry + freed.given, device=pages.device)
-    at = torch.where(known, pages, 0)  # page 0 is no page: its entry means nothing
+    at, entries = pages[known], torch.arange(freed.entry, freed.entry + freed.given, device=pages.device)[known]
     position = freed.places[at] % SERIAL
     behind = (position >= freed.first + freed.given) & (position < freed.pages.numel())
-    free = behind & (freed.pages[torch.where(behind, position, 0)] == pages)
+    free = behind & (freed.pages[torch.where(behind, position, 0)] == at)
     freed.places[at] = entries
-    freed.found.add_((~known | free | (freed.places[at] != entries)).sum())
+    freed.places[0] += (~known).sum() + (free | (freed.places[at] != entries)).sum()
 
 
 def swa_pages_of(mapping: Tensor, pages: Tensor, page_size: int) -> Tensor:
@@ -346,11 +345,11 @@ def _detach_kernel(  # type: ignore[no-untyped-def]
 
 
 def _release_kernel(  # type: ignore[no-untyped-def]
-    slots_ptr, heads_ptr, into_ptr, map_ptr, full_ptr, full_places_ptr, full_found_ptr, swa_ptr, swa_places_ptr,
-    swa_found_ptr, n_pages, n_map, full_first, full_size, full_entry, swa_first, swa_size, swa_entry, n_swa,
-    HEADS: tl.constexpr, INTO: tl.constexpr, FULL: tl.constexpr, FULL_PLACES: tl.constexpr, HAS_SWA: tl.constexpr,
-    SWA_PLACES: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, SERIAL: tl.constexpr,
+    slots_ptr, heads_ptr, into_ptr, map_ptr, full_ptr, full_places_ptr, swa_ptr, swa_places_ptr, n_pages, n_map,
+    full_entry, full_size, swa_entry, swa_size, n_swa, HEADS: tl.constexpr, INTO: tl.constexpr, FULL: tl.constexpr,
+    SWA: tl.constexpr, LOOKS: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
+    SERIAL: tl.constexpr = 4294967296
     nth = tl.program_id(0) * TILE + tl.arange(0, TILE)
     live = nth < n_pages
     at = nth
@@ -358,17 +357,18 @@ def _release_kernel(  # type: ignore[no-untyped-def]
         at = tl.load(heads_ptr + nth, mask=live, other=0)
     page = tl.load(slots_ptr + at, mask=live, other=0).to(tl.int64) // P
     if FULL:
-        tl.store(full_ptr + full_first + nth, page, mask=live)
-        if FULL_PLACES:
+        first = full_entry % SERIAL
+        tl.store(full_ptr + first + nth, page, mask=live)
+        if LOOKS:
             known = live & (page > 0) & (page <= full_size)
             old = tl.atomic_xchg(full_places_ptr + page, full_entry + nth, mask=known, sem="relaxed")
             place = old % SERIAL
-            behind = known & (place >= full_first + n_pages) & (place < full_size)
+            behind = known & (place >= first + n_pages) & (place < full_size)
             there = tl.load(full_ptr + place, mask=behind, other=0)
             again = (behind & (there == page)) | (known & (old // SERIAL == full_entry // SERIAL))
             wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
-            tl.atomic_add(full_found_ptr, wrong, mask=wrong > 0, sem="relaxed")
-    if HAS_SWA:
+            tl.atomic_add(full_places_ptr, wrong, mask=wrong > 0, sem="relaxed")
+    if SWA:
         offset = tl.arange(0, WIDTH)
         slot = page[:, None] * P + offset[None, :]
         inside = live[:, None] & (offset < P)[None, :] & (slot >= 0) & (slot < n_map)
@@ -378,22 +378,25 @@ def _release_kernel(  # type: ignore[no-untyped-def]
         if INTO:
             to = tl.load(into_ptr + nth, mask=live, other=-1)
         live = live & (to >= 0) & (to < n_swa)
-        tl.store(swa_ptr + swa_first + to, page, mask=live)
+        first = swa_entry % SERIAL
+        tl.store(swa_ptr + first + to, page, mask=live)
         tl.store(map_ptr + slot, tl.zeros_like(target), mask=inside)
-        if SWA_PLACES:
+        if LOOKS:
             known = live & (page > 0) & (page <= swa_size)
             old = tl.atomic_xchg(swa_places_ptr + page, swa_entry + to, mask=known, sem="relaxed")
             place = old % SERIAL
-            behind = known & (place >= swa_first + n_swa) & (place < swa_size)
+            behind = known & (place >= first + n_swa) & (place < swa_size)
             there = tl.load(swa_ptr + place, mask=behind, other=0)
             again = (behind & (there == page)) | (known & (old // SERIAL == swa_entry // SERIAL))
             wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
-            tl.atomic_add(swa_found_ptr, wrong, mask=wrong > 0, sem="relaxed")
+            tl.atomic_add(swa_places_ptr, wrong, mask=wrong > 0, sem="relaxed")
 
 
 def _put_kernel(  # type: ignore[no-untyped-def]
-    pages_ptr, list_ptr, places_ptr, found_ptr, n_pages, first, size, entry, TILE: tl.constexpr, SERIAL: tl.constexpr
+    pages_ptr, list_ptr, places_ptr, n_pages, entry, size, TILE: tl.constexpr
 ):
+    SERIAL: tl.constexpr = 4294967296
+    first = entry % SERIAL
     nth = tl.program_id(0) * TILE + tl.arange(0, TILE)
     live = nth < n_pages
     page = tl.load(pages_ptr + nth, mask=live, other=0).to(tl.int64)
@@ -405,7 +408,7 @@ def _put_kernel(  # type: ignore[no-untyped-def]
     there = tl.load(list_ptr + place, mask=behind, other=0)
     again = (behind & (there == page)) | (known & (old // SERIAL == entry // SERIAL))
     wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
-    tl.atomic_add(found_ptr, wrong, mask=wrong > 0, sem="relaxed")
+    tl.atomic_add(places_ptr, wrong, mask=wrong > 0, sem="relaxed")
 
 
 @functools.cache
@@ -434,28 +437,25 @@ def extend_triton(
     prefix_lens: Tensor, seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None,
     mapping: Tensor | None, out: Tensor, page_size: int, longest: int, swa_start: int = 0,
 ) -> None:  # fmt: skip
-    """``extend_torch`` in one launch, with a program for every ``BLOCK`` tokens of a row, and at most one for each row
+    """``extend_torch`` in one launch, with a program for every ``TOKENS`` tokens of a row, and at most one for each row
     that has nothing to do.
     """
     if out.numel() == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
-    short = longest <= BLOCK
+    short = longest <= TOKENS
     jit(_extend_kernel)[(seq_lens.numel() if short else programs(seq_lens.numel(), out.numel()),)](
         prefix_lens, seq_lens, last_loc, full_pages, swa, to, out,
         seq_lens.numel(), full_pages.numel(), swa.numel(), to.numel() - 1, out.numel(), swa_start,
-        HAS_SWA=has_swa, SHORT=short, P=page_size, WIDTH=pow2(page_size), ROWS=ROWS, TILE=BLOCK,
+        HAS_SWA=has_swa, SHORT=short, P=page_size, WIDTH=pow2(page_size), ROWS=ROWS, TILE=TOKENS,
     )  # fmt: skip
 
 
 def programs(rows: int, tokens: int) -> int:
-    """Enough programs of ``BLOCK`` tokens of one row each for so many ``tokens`` in so many ``rows``, however long each
-    row is: less than ``tokens / BLOCK + rows``.
-
-    pre: rows >= 0 and tokens >= 0
-    post: __return__ * 1024 <= tokens + rows * 1023
+    """Enough programs, of ``TOKENS`` tokens of one row each, for so many ``tokens`` in so many ``rows``, however long
+    each row is: at most one for each row more than are needed.
     """
-    return (tokens + rows * (BLOCK - 1)) // BLOCK
+    return (tokens + rows * (TOKENS - 1)) // TOKENS
 
 
 def decode_triton(
@@ -498,40 +498,34 @@ def release_triton(
     # A tensor that is not there is never read or written: the kernel gets another one in its place, of int64.
     other = full.pages if full is not None else swa.pages if swa is not None else slots
     to = other if mapping is None else mapping
-    looks = any(freed is not None and freed.places is not None for freed in (full, swa))
+    full_pages, full_places, full_entry = _parts(full, other)
+    swa_pages, swa_places, swa_entry = _parts(swa, other)
     jit(_release_kernel)[(-(-pages // max(1, BLOCK // width)),)](
-        slots, _or(heads, other), _or(into, other), to, *_lists(full, other), *_lists(swa, other),
-        pages, to.numel() - 1, *_numbers(full), *_numbers(swa), 0 if swa is None else swa.given,
-        HEADS=heads is not None, INTO=into is not None, FULL=full is not None,
-        FULL_PLACES=full is not None and full.places is not None, HAS_SWA=mapping is not None,
-        SWA_PLACES=mapping is not None and looks,
-        P=page_size, WIDTH=width, TILE=max(1, BLOCK // width), SERIAL=SERIAL,
+        slots, _or(heads, other), _or(into, other), to, full_pages, full_places, swa_pages, swa_places,
+        pages, to.numel() - 1, full_entry, full_pages.numel(), swa_entry, swa_pages.numel(),
+        0 if swa is None else swa.given,
+        HEADS=heads is not None, INTO=into is not None, FULL=full is not None, SWA=mapping is not None,
+        LOOKS=any(freed is not None and freed.places is not None for freed in (full, swa)),
+        P=page_size, WIDTH=width, TILE=max(1, BLOCK // width),
     )  # fmt: skip
 
 
-def put_triton(pages: Tensor, freed: Freed) -> None:
-    """``put_torch`` in one launch."""
-    if freed.places is None or freed.found is None:
-        freed.room.copy_(pages)
-        return
-    jit(_put_kernel)[(-(-pages.numel() // BLOCK),)](
-        pages, freed.pages, freed.places, freed.found, pages.numel(), freed.first, freed.pages.numel(), freed.entry,
-        TILE=BLOCK, SERIAL=SERIAL,
-    )  # fmt: skip
+def _parts(freed: Freed | None, other: Tensor) -> tuple[Tensor, Tensor, int]:
+    return (other, other, SERIAL) if freed is None else (freed.pages, _or(freed.places, other), freed.entry)
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
     return other if tensor is None else tensor
 
 
-def _lists(freed: Freed | None, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if freed is None:
-        return other, other, other
-    return freed.pages, _or(freed.places, other), _or(freed.found, other)
-
-
-def _numbers(freed: Freed | None) -> tuple[int, int, int]:
-    return (0, 0, SERIAL) if freed is None else (freed.first, freed.pages.numel(), freed.entry)
+def put_triton(pages: Tensor, freed: Freed) -> None:
+    """``put_torch`` in one launch."""
+    if freed.places is None:
+        freed.room.copy_(pages)
+        return
+    jit(_put_kernel)[(-(-pages.numel() // BLOCK),)](
+        pages, freed.pages, freed.places, pages.numel(), freed.entry, freed.pages.numel(), TILE=BLOCK
+    )
 
 
 def warm_up_torch(device: torch.device, page_size: int, *, windowed: bool, release: bool, looks: bool) -> None:
@@ -548,12 +542,12 @@ def warm_up_triton(device: torch.device, page_size: int, *, windowed: bool, rele
     mapping, swa = (long(2 * page_size + 1), pages) if windowed else (None, None)
     for lengths, last in product((torch.int64, torch.int32), repeat=2):
         none, before = long(1).to(lengths), (long(1) - 1).to(last)
-        for longest in (1, BLOCK + 1):
+        for longest in (1, TOKENS + 1):
             extend_triton(none, none + 1, before, pages, swa, mapping, out, page_size, longest)
         decode_triton(none + 1, before, pages, swa, mapping, out, page_size)
     if mapping is not None:
         detach_triton(mapping, pages, out, page_size)
-    freed = Freed(long(1), 0, 1, long(2), 1, long(1)) if looks else Freed(long(1), 0, 1)
+    freed = Freed(long(1), 0, 1, long(2)) if looks else Freed(long(1), 0, 1)
     for given in (pages, pages.int()) if looks else ():
         put_triton(given, freed)
     for slots in (pages * page_size, (pages * page_size).int()) if release else ():

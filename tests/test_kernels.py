@@ -104,6 +104,7 @@ def test_extend(batch: str, page: int, device: str) -> None:
 def test_more_rows_than_a_program_reads_at_a_time(page: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Extends and decodes of 45 rows of 0 to 60 tokens, with programs of 16 tokens that read the lengths of 4 rows."""
     monkeypatch.setattr(kernels, "ROWS", 4)
+    monkeypatch.setattr(kernels, "TOKENS", 16)
     monkeypatch.setattr(kernels, "BLOCK", 16)
     rows = [(i * 7 % 40, i * 7 % 40 + (0, 1, 60, 15, 0, 17, 32)[i % 7]) for i in range(45)]
     world = World(rows, page, device, unmapped=1, trimmed=2)
@@ -113,7 +114,7 @@ def test_more_rows_than_a_program_reads_at_a_time(page: int, device: str, monkey
 
 
 def test_one_long_row_makes_no_more_programs_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row of 100,000 tokens, of which a program does 1,024, in a batch with 255 rows of one token."""
+    """A row of 100,000 tokens, of which a program does some hundreds, in a batch with 255 rows of one token."""
     launched: list[tuple[int, ...]] = []
 
     class Kernel:
@@ -128,11 +129,12 @@ def test_one_long_row_makes_no_more_programs_for_the_others(monkeypatch: pytest.
     monkeypatch.setattr(kernels, "jit", Kernel)
     world.extend("triton", None)
     needed = sum(
-        -(-(seq - prefix) // 1024) for prefix, seq in zip(world.prefix.tolist(), world.seq.tolist(), strict=True)
+        -(-(seq - prefix) // kernels.TOKENS)
+        for prefix, seq in zip(world.prefix.tolist(), world.seq.tolist(), strict=True)
     )
     assert [len(grid) for grid in launched] == [1]
     assert needed <= launched[0][0] <= needed + 256
-    World([(0, 900)] * 7, 64, "cpu").extend("triton", None)
+    World([(0, kernels.TOKENS)] * 7, 64, "cpu").extend("triton", None)
     assert launched[1:] == [(7,)]
 
 
@@ -225,26 +227,26 @@ def test_release(pages: int, page: int, device: str) -> None:
 def test_pages_that_were_free_already_are_counted(call: str, device: str) -> None:
     """A pool of 9 pages, of which 7, 8 and 9 are free, has the entries of an earlier free of 2 and 5 at 7's place."""
     places = torch.arange(-1, 9)
+    places[0] = 1
     places[2], places[5] = 3 * kernels.SERIAL + 6, 3 * kernels.SERIAL + 1
     lawful, twice, free, none = [1, 2, 5], [3, 4, 3, 6], [5, 8, 9], [0, 10, 6]
     for given, wrong in ((lawful, 0), (twice, 1), (free, 2), (none, 2), ([8, 8], 2)):
         got = []
         for backend in ("torch", "triton"):
             stack = torch.arange(1, 10, device=device)
-            found = torch.ones(1, dtype=torch.int64, device=device)
             entries = places.clone().to(device)
-            freed = kernels.Freed(stack, 6 - len(given), len(given), entries, 4, found)
+            freed = kernels.Freed(stack, 6 - len(given), len(given), entries, 4)
             pages, at = torch.tensor(given, device=device), torch.arange(len(given), device=device)
             ops = kernels.backend(torch.device(device), backend)
             if call == "put":
                 ops.put(pages.int(), freed)
             else:
                 ops.release(pages * 4, at if "heads" in call else None, None, None, freed, None, 4)
-            assert int(found) == 1 + wrong, (backend, given)
+            assert int(entries[0]) == 1 + wrong, (backend, given)
             assert stack[6 - len(given) : 6].tolist() == given
             if given == lawful:
                 assert entries[torch.tensor(given)].tolist() == [4 * kernels.SERIAL + at for at in (3, 4, 5)]
-                got.append((stack.cpu(), entries[1:].cpu()))
+                got.append((stack.cpu(), entries.cpu()))
         if got:
             same(*got)
 
@@ -273,11 +275,10 @@ from triton.compiler import ASTSource
 from impl import kernels, lock_kernels
 
 DETACH = dict(P=16, WIDTH=16, TILE=64)
-PLACES = dict(FULL_PLACES=True, SWA_PLACES=True, SERIAL=kernels.SERIAL)
 DECODE = dict(DETACH, HAS_SWA=True, ROWS=256)
 EXTEND = dict(DECODE, TILE=1024, SHORT=False)
-PUT = dict(TILE=1024, SERIAL=kernels.SERIAL)
-RELEASE = dict(DETACH, HEADS=True, INTO=True, FULL=True, HAS_SWA=True, **PLACES)
+PUT = dict(TILE=1024)
+RELEASE = dict(DETACH, HEADS=True, INTO=True, FULL=True, SWA=True, LOOKS=True)
 UNLOCK = dict(FULL=True, WINDOWED=True, STATE=True, COUNTING=False, WIDTH=8)
 LOCK = dict(WINDOWED=True, STATEFUL=True, COUNTING=False, WIDTH=8)
 LENGTHS = ("prefix_ptr", "seq_ptr", "last_ptr", "slots_ptr")
