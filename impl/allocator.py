@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate, count
 from typing import Any, TypeVar
 
@@ -299,11 +300,13 @@ class SlotAllocator(ABC):
         on CUDA with the backend ``torch`` finds none.
         """
         self._in_order()
-        for name, pool in self._each_pool():
-            found = 0 if pool.found is None else int(pool.found)
-            if found:
+        founds = [(name, pool.found) for name, pool in self._each_pool() if pool.found is not None]
+        if not founds or not int(reduce(torch.add, (found for _, found in founds))):  # one wait for both
+            return
+        for name, found in founds:
+            if number := int(found):
                 raise RuntimeError(
-                    f"{name}: freed pages that were free already, or that the pool does not have: {found}"
+                    f"{name}: freed pages that were free already, or that the pool does not have: {number}"
                 )
 
     @property

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,53 +43,6 @@ def require(valid: Tensor, name: str, expected: Callable[[int], str], found: Ten
         raise ValueError(f"{name}[{at}]: {expected(at)}, got {int(found[at])}")
 
 
-class Event(Protocol):
-    """What ``PinnedRing`` needs of ``torch.cuda.Event``."""
-
-    def record(self) -> object:
-        """What was queued on the current stream before is what ``query`` asks for."""
-
-    def query(self) -> bool:
-        """All of it is done; the host does not wait."""
-
-
-class PinnedRing:
-    """Pinned host memory from which small tensors go to the device, allocated once and written again and again.
-
-    ``memory``: int64, cut into ``parts`` of one size. A part is written again only when ``event`` (a function that
-    makes an ``Event``) says that the copies out of it are done.
-    """
-
-    def __init__(self, memory: Tensor, parts: int, event: Callable[[], Event]) -> None:
-        self._parts = memory.view(parts, -1).unbind()
-        self._events = [event() for _ in range(parts)]
-        self._at = self._used = 0
-        self._left = [False] * parts  # copies out of a part were queued, and its event was recorded after them
-
-    def put(self, host: Tensor) -> Tensor | None:
-        """The content of ``host`` (int64) in pinned memory, from which a copy must be queued before the next call.
-
-        None if it is longer than a part, or if the device has not yet done the copies out of the part that is next.
-        """
-        count, size = host.numel(), len(self._parts[0])
-        if count > size or host.dtype != torch.int64 or (self._used + count > size and not self._turn()):
-            return None
-        place = self._parts[self._at][self._used : self._used + count]
-        self._used += count
-        return (place if host.dim() == 1 else place.view(host.shape)).copy_(host)
-
-    def _turn(self) -> bool:
-        """Go on in the next part, if the device has read all of it."""
-        if not self._left[self._at]:
-            self._events[self._at].record()
-            self._left[self._at], self._used = True, len(self._parts[0])
-        at = (self._at + 1) % len(self._left)
-        if self._left[at] and not self._events[at].query():
-            return False
-        self._at, self._used, self._left[at] = at, 0, False
-        return True
-
-
 def device_number(device: torch.device) -> int:
     """The number of a CUDA device; ``cuda`` without one is the current device."""
     return torch.cuda.current_device() if device.index is None else device.index
@@ -106,31 +57,13 @@ def stream_address(device: int) -> int:
     return address
 
 
-RING, PARTS = 1 << 16, 4  # numbers in a ring, 512 KiB, and its parts: a longer one is not kept in the processor's cache
-_one_at_a_time = threading.Lock()
-
-
-@cache
-def ring(device: int, stream: int) -> PinnedRing:
-    """The ring for copies to a CUDA device (its number) on one stream (its address). It is kept for good."""
-    del device, stream
-    return PinnedRing(torch.empty(RING, dtype=torch.int64, pin_memory=True), PARTS, torch.cuda.Event)
-
-
 def upload(host: Tensor, device: torch.device) -> Tensor:
     """The host tensor on ``device``. On CUDA through pinned memory, so that the host does not wait for the copy.
 
-    The pinned memory is a ring that is allocated by the first call on a stream. What does not fit into it, because it
-    is long or because the device is far behind, gets pinned memory of its own.
+    Torch keeps pinned memory for later calls, and gives it away again once its copy is done: after the first calls none
+    is allocated. A ring of pinned memory of our own took longer on an H100.
     """
-    if device.type == "cpu":
-        return host
-    with _one_at_a_time:
-        number = device_number(device)
-        pinned = ring(number, stream_address(number)).put(host)
-        if pinned is not None:
-            return pinned.to(device, non_blocking=True)
-    return host.pin_memory().to(device, non_blocking=True)
+    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 
 class StreamOrder:

@@ -75,6 +75,22 @@ def test_what_is_freed_twice_is_found(page: int) -> None:
         made.free(others)
 
 
+def test_after_the_first_calls_no_pinned_memory_is_allocated() -> None:
+    made, draws = pools(4), random.Random(4)
+    rows = RequestRows(made, 40, 200, 8, "cuda")
+    for step in range(120):
+        batch = rows.admit([torch.zeros(0, dtype=torch.int64, device="cuda")] * draws.randint(1, 40))
+        assert batch is not None
+        assert rows.extend(batch, [draws.randint(1, 90) for _ in batch]) is not None
+        assert rows.decode(batch) is not None
+        rows.finish(batch)
+        rows.release(batch)
+        torch.cuda.synchronize()
+        if step == 20:
+            before = torch.cuda.host_memory_stats()["num_host_alloc"]
+    assert torch.cuda.host_memory_stats()["num_host_alloc"] == before > 0
+
+
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the kernels that Triton compiles, in order."""
