@@ -254,6 +254,24 @@ def test_pages_that_were_free_already_are_counted(call: str, device: str) -> Non
             same(*got)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_swa_pages_that_were_free_already_are_counted(backend: str, device: str) -> None:
+    """Full pages 1 to 4 name SWA pages of a pool of 9, of which 7, 8 and 9 are free; page 0 is that of no SWA page."""
+    for named, wrong in (([1, 2, 5, 6], 0), ([1, 8, 2, 9], 2), ([3, 3, 4, 3], 2), ([1, 0, 2, 3], 1)):
+        mapping = torch.zeros(6 * 4 + 1, dtype=torch.int64)
+        kernels.page_rows(mapping, 4)[1:5] = torch.tensor(named)[:, None] * 4 + torch.arange(4)
+        mapping[: 4 * 5][mapping[: 4 * 5] < 4] = 0
+        stack, places = torch.arange(1, 10, device=device), torch.arange(-1, 9, device=device).clamp(min=0)
+        full = kernels.Freed(torch.zeros(4, dtype=torch.int64, device=device), 0, 4)
+        swa = kernels.Freed(stack, 2, 4, places, 1)
+        kernels.backend(torch.device(device), backend).release(
+            torch.arange(1, 5, device=device) * 4, None, None, mapping.to(device), full, swa, 4
+        )
+        assert int(places[0]) == wrong, named
+        assert stack[2:6].tolist() == named
+
+
 def test_no_count_makes_a_kernel_read_past_the_page_list() -> None:
     """Lengths that need more pages than are given: padding slots come out, the memory behind the list does not."""
     world = World([(0, 64), (0, 64)], 16, "cpu")
