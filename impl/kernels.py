@@ -26,7 +26,7 @@ from torch import Tensor
 tl: Any = None  # triton.language, once a kernel is used: see jit
 
 BLOCK = 1024  # mapping entries (decode, detach, release) or pages (put) one program works on
-TOKENS, TILE = 1024, 256  # tokens of one row that one program of an extend works on, and so many of them at a time
+TOKENS = 512  # tokens of one row that one program of an extend works on
 ROWS, FEW_ROWS = 1024, 256  # rows whose lengths one program reads at a time
 
 
@@ -243,13 +243,13 @@ def page_rows(mapping: Tensor, page_size: int) -> Tensor:
 def _extend_kernel(  # type: ignore[no-untyped-def]
     prefix_ptr, seq_ptr, last_ptr, full_ptr, swa_ptr, map_ptr, out_ptr, n_rows, n_full, n_swa, n_map, n_out, swa_start,
     HAS_SWA: tl.constexpr, SHORT: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    TOKENS: tl.constexpr, TILE: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     row = program  # where every row is SHORT, each has one program
-    begin = program * 0
+    step = 1 + tl.arange(0, TILE)  # tokens after the last one
     if not SHORT:
-        # A row has a program for every TOKENS of its tokens. Which row this program works on is found from the lengths.
+        # A row has a program for every TILE of its tokens. Which row this program works on is found from the lengths.
         row = program * 0
         of_rows_before = program * 0
         looked_at = program * 0
@@ -257,13 +257,13 @@ def _extend_kernel(  # type: ignore[no-untyped-def]
             others = first + tl.arange(0, ROWS)
             seqs = tl.load(seq_ptr + others, mask=others < n_rows, other=0).to(tl.int64)
             prefixes = tl.load(prefix_ptr + others, mask=others < n_rows, other=0).to(tl.int64)
-            programs = ((seqs - prefixes + TOKENS - 1) // TOKENS).to(tl.int32)
+            programs = ((seqs - prefixes + TILE - 1) // TILE).to(tl.int32)
             ends = looked_at + tl.cumsum(programs, 0)
             before = (others < n_rows) & (ends <= program)
             row += tl.sum(before.to(tl.int32), axis=0)
             of_rows_before = tl.maximum(of_rows_before, tl.max(tl.where(before, ends, 0), axis=0))
             looked_at = tl.max(ends, axis=0)
-        begin = (program - of_rows_before) * TOKENS
+        step += (program - of_rows_before) * TILE
     out_base = program.to(tl.int64) * 0
     page_base = program.to(tl.int64) * 0
     for first in range(0, row, ROWS):
@@ -277,32 +277,27 @@ def _extend_kernel(  # type: ignore[no-untyped-def]
     prefix = tl.load(prefix_ptr + row, mask=row < n_rows, other=0).to(tl.int64)
     seq = tl.load(seq_ptr + row, mask=row < n_rows, other=0).to(tl.int64)
     last = tl.load(last_ptr + row, mask=row < n_rows, other=-1).to(tl.int64)
+    pos = prefix + step - 1
+    at = out_base + step - 1
+    live = (pos < seq) & (at < n_out)
+    offset = pos % P
     first_new = (prefix + P - 1) // P
-    partial = last * 0
+    fresh = pos // P >= first_new
+    nth = page_base + pos // P - first_new
+    page = tl.load(full_ptr + nth, mask=live & fresh & (nth < n_full), other=0)
+    slot = tl.where(fresh, page * P + offset, last + step)
+    tl.store(out_ptr + at, slot, mask=live)
     if HAS_SWA:
+        nth -= swa_start // P
+        page = tl.load(swa_ptr + nth, mask=live & fresh & (nth >= 0) & (nth < n_swa), other=0)
         # Another program may write mapping entries of the partial page meanwhile, but only slots of its one SWA page.
         within = tl.arange(0, WIDTH)
         entry = last // P * P + within
         inside = (within < P) & (entry >= 0) & (entry < n_map)
         partial = tl.max(tl.load(map_ptr + entry, mask=inside, other=0), axis=0) // P
-    end = tl.minimum((seq - prefix).to(tl.int32), begin + TOKENS)
-    for start in range(begin, end, TILE):
-        step = start + tl.arange(0, TILE) + 1  # tokens after the last one
-        pos = prefix + step - 1
-        at = out_base + step - 1
-        live = (pos < seq) & (at < n_out)
-        offset = pos % P
-        fresh = pos // P >= first_new
-        nth = page_base + pos // P - first_new
-        page = tl.load(full_ptr + nth, mask=live & fresh & (nth < n_full), other=0)
-        slot = tl.where(fresh, page * P + offset, last + step)
-        tl.store(out_ptr + at, slot, mask=live)
-        if HAS_SWA:
-            nth -= swa_start // P
-            page = tl.load(swa_ptr + nth, mask=live & fresh & (nth >= 0) & (nth < n_swa), other=0)
-            page = tl.where(fresh, page, partial)
-            target = tl.where((page > 0) & (step > swa_start), page * P + offset, 0)
-            tl.store(map_ptr + slot, target, mask=live & (slot >= 0) & (slot < n_map))
+        page = tl.where(fresh, page, partial)
+        target = tl.where((page > 0) & (step > swa_start), page * P + offset, 0)
+        tl.store(map_ptr + slot, target, mask=live & (slot >= 0) & (slot < n_map))
 
 
 def _decode_kernel(  # type: ignore[no-untyped-def]
@@ -453,7 +448,7 @@ def extend_triton(
         prefix_lens, seq_lens, last_loc, full_pages, swa, to, out,
         seq_lens.numel(), full_pages.numel(), swa.numel(), to.numel() - 1, out.numel(), swa_start,
         HAS_SWA=has_swa, SHORT=short, P=page_size, WIDTH=pow2(page_size),
-        ROWS=ROWS if short else FEW_ROWS, TOKENS=TOKENS, TILE=TILE,
+        ROWS=ROWS if short else FEW_ROWS, TILE=TOKENS,
     )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def test_more_rows_than_a_program_reads_at_a_time(
     tokens: int, page: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Extends and decodes of 45 rows of 0 to 60 tokens, with programs of few tokens that read the lengths of 4 rows."""
-    for name, size in {"ROWS": 4, "FEW_ROWS": 4, "TOKENS": tokens, "TILE": 16}.items():
+    for name, size in {"ROWS": 4, "FEW_ROWS": 4, "TOKENS": tokens}.items():
         monkeypatch.setattr(kernels, name, size)
     monkeypatch.setattr(kernels, "BLOCK", 16)
     rows = [(i * 7 % 40, i * 7 % 40 + (0, 1, 60, 15, 0, 17, 32)[i % 7]) for i in range(45)]
@@ -297,7 +297,7 @@ from impl import kernels, lock_kernels
 
 DETACH = dict(P=16, WIDTH=16, TILE=64)
 DECODE = dict(DETACH, HAS_SWA=True, ROWS=256)
-EXTEND = dict(DECODE, TOKENS=1024, SHORT=False)
+EXTEND = dict(DECODE, TILE=1024, SHORT=False)
 PUT = dict(TILE=1024)
 RELEASE = dict(DETACH, HEADS=True, INTO=True, FULL=True, SWA=True, LOOKS=True)
 UNLOCK = dict(FULL=True, WINDOWED=True, STATE=True, COUNTING=False, WIDTH=8)
