@@ -279,7 +279,6 @@ class SlotAllocator(ABC):
         checks.row_lengths(row_lens, swa_lens, free_index.numel())
         if free_index.numel() == 0:
             return
-        self._in_order()
         if not self.frees_in_one_launch:
             self._free(self._batch(free_index, row_lens, swa_lens))
         elif not self.windowed and self.page_size == 1:  # slots are pages, so it does not matter what rows they are of
@@ -383,6 +382,7 @@ class SlotAllocator(ABC):
             self._release(batch)
 
     def _batch(self, slots: Tensor, row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None) -> FreeBatch:
+        self._in_order()
         pool = self.full_pool
         if row_lens is None:
             if self.page_size > 1 or self.windowed:  # the host waits for the pages below

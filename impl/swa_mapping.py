@@ -367,7 +367,6 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         checks.int_tensor("free_index", free_index, self._device)
         if free_index.numel() == 0:
             return
-        self._in_order()
         batch = self._batch(free_index, None, None)
         if self._check_content and bool((self._swa_pages(batch.pages) > 0).any()):
             raise ValueError("free_index: a page still has its SWA page; free it with free or free_swa")
