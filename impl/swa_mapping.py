@@ -489,7 +489,6 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         full, swa = self.full_attn_allocator, self.swa_attn_allocator
         full.backups.require(known.full, PoolState)
         swa.backups.require(known.swa, PoolState)
-        self._in_order()
         self.backups.back_to(known)
         # The pages that stay handed out keep their mapping: it changes only with the page itself or a free.
         self.unmap(full.restore_state(known.full))

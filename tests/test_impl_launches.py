@@ -452,8 +452,35 @@ def end_of_group(world: World) -> Callable[[], object]:
     return world.pools.free_group_end
 
 
-@pytest.mark.parametrize("transition", [decode_step, trims, slides, end_of_group], ids=lambda one: one.__name__)
-def test_rows_on_another_stream_come_after_the_calls_before(
+def window_in_group(world: World) -> Callable[[], object]:
+    """In an open group SWA pages are freed at once."""
+    slots = some(world.pools)
+    world.pools.free_group_begin()
+    return lambda: world.pools.free_swa(slots, row_lens=rows_of(world.pools)["row_lens"])
+
+
+def free_pages_are_set(world: World) -> Callable[[], object]:
+    """A subclass has changed the free pages."""
+    pool = world.pools.full_attn_allocator
+    pages = pool.free_pages.clone()
+    return lambda: setattr(pool, "free_pages", pages)
+
+
+def freed_pages_are_sorted(_: World) -> Callable[[], object]:
+    """Pages that were freed are sorted into the free ones."""
+    pool = PagedTokenToKVPoolAllocator(64 * 64, 64, torch.bfloat16, DEVICE, None, True, backend="triton")
+    pool.free(some(pool), row_lens=[4 * 64])
+    return pool.merge_and_sort_free
+
+
+ON_TWO_STREAMS = {
+    **dict.fromkeys([decode_step, trims, slides], 2),  # the table of the rows waits, and the pools
+    **dict.fromkeys([end_of_group, window_in_group, free_pages_are_set, freed_pages_are_sorted], 1),
+}
+
+
+@pytest.mark.parametrize("transition", ON_TWO_STREAMS, ids=lambda one: one.__name__)
+def test_steps_on_another_stream_come_after_the_calls_before(
     transition: Callable[[World], Callable[[], object]], device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call, kept = transition(World(64)), set[int]()
@@ -463,5 +490,4 @@ def test_rows_on_another_stream_come_after_the_calls_before(
     with device:
         call()
     assert device.log[0] == "2 waits for 1"
-    # The table of the rows is one thing, the pools are another.
-    assert device.log.count("2 waits for 1") == (1 if transition is end_of_group else 2)
+    assert device.log.count("2 waits for 1") == ON_TWO_STREAMS[transition]
