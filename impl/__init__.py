@@ -1,8 +1,10 @@
 """KV-cache bookkeeping that an engine can use in place of its own, with SGLang's names and signatures.
 
 All state is torch tensors on the device of the KV cache. What must be counted before a call can go on is counted on the
-host, from host copies of the lengths, so allocating, growing, freeing and locking never wait for the GPU. The two
-modules of blocks are plain Python on the host, and have names of their own.
+host, from host copies of the lengths, so allocating, growing, freeing rows of known lengths, and locking do not wait
+for the GPU. The calls that do are named in the docstrings of ``allocator``, ``swa_mapping`` and ``lock_ref``. An engine
+calls ``warm_up`` of its allocator once, so that no later call waits until a kernel is compiled. The two modules of
+blocks are plain Python on the host, and have names of their own.
 
 ===================  ==================================================================================================
 ``allocator``        one pool of pages: ``TokenToKVPoolAllocator``, ``PagedTokenToKVPoolAllocator``

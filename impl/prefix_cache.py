@@ -7,6 +7,9 @@ request's text the request frees; from then on its row names the slots of the tr
 The engine's own types of parameters are read, and its types of results are made: ``PrefixCache`` is given them, and
 imports no engine. Two generations of the interface are served: requests that the cache finishes itself
 (``cache_finished_req``, ``cache_unfinished_req``), and requests whose caller frees their rows (``checkpoint``).
+
+The tree is on the host. Slots are freed by the calls of the engine's allocator that are given no lengths of rows: over
+an allocator of ours on CUDA, whatever frees slots makes the host wait where ``allocator`` and ``swa_mapping`` say so.
 """
 
 from __future__ import annotations

@@ -473,9 +473,9 @@ def freed_pages_are_sorted(_: World) -> Callable[[], object]:
     return pool.merge_and_sort_free
 
 
-ON_TWO_STREAMS = {
-    **dict.fromkeys([decode_step, trims, slides], 2),  # the table of the rows waits, and the pools
-    **dict.fromkeys([end_of_group, window_in_group, free_pages_are_set, freed_pages_are_sorted], 1),
+ON_TWO_STREAMS: dict[Callable[[World], Callable[[], object]], int] = {
+    **dict.fromkeys((decode_step, trims, slides), 2),  # the table of the rows waits, and the pools
+    **dict.fromkeys((end_of_group, window_in_group, free_pages_are_set, freed_pages_are_sorted), 1),
 }
 
 
