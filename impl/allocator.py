@@ -5,9 +5,9 @@ handed out, so a pool of ``size`` tokens owns the pages ``1..size // page_size``
 counted on the host, from the host copies of the lengths, so no allocation waits for the device.
 
 On CUDA the host waits for the device in these calls alone: ``check_frees``; at page sizes above 1 ``free`` without
-``row_lens``, ``free_full``, ``free_full_segment`` and ``free_full_segments``; ``free_group_end``, if the group has such
-a free; every call with ``debug``. A call on another CUDA stream than the call before is ordered after it, see
-``StreamOrder``.
+``row_lens``, ``free_full``, ``free_full_segment`` and ``free_full_segments``; at any page size ``free_group_end``, if
+one of these calls came in the group; every call with ``debug``. A call on another CUDA stream than the call before is
+ordered after it, see ``StreamOrder``.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 Span = tuple[int, int]  # first and last + 1 position in a list of pages
+MOST_SERIAL = (1 << 31) - 1  # frees are numbered from 1 to this and then from 1 again, so that entries fit into int64
 
 
 @dataclass(frozen=True)
@@ -710,7 +711,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
             self._released_count += pages
             return Freed(self._released[-1], 0, pages)
         self._top -= pages
-        self._serial += 1
+        self._serial = self._serial % MOST_SERIAL + 1
         return Freed(self._stack, self._top, pages, self._places, self._serial)
 
     def mark(self, pages: Tensor, *, held: bool) -> None:

@@ -506,7 +506,7 @@ def release_triton(
         pages, to.numel() - 1, full_entry, full_pages.numel(), swa_entry, swa_pages.numel(),
         0 if swa is None else swa.given,
         HEADS=heads is not None, INTO=into is not None, FULL=full is not None, SWA=mapping is not None,
-        LOOKS=any(freed is not None and freed.places is not None for freed in (full, swa)),
+        LOOKS=all(freed.places is not None for freed in (full, swa) if freed is not None),
         P=page_size, WIDTH=width, TILE=max(1, BLOCK // width),
     )  # fmt: skip
 
@@ -521,6 +521,8 @@ def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
 
 def put_triton(pages: Tensor, freed: Freed) -> None:
     """``put_torch`` in one launch."""
+    if pages.numel() == 0:
+        return
     if freed.places is None:
         freed.room.copy_(pages)
         return

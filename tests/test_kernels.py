@@ -258,18 +258,27 @@ def test_pages_that_were_free_already_are_counted(call: str, device: str) -> Non
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_swa_pages_that_were_free_already_are_counted(backend: str, device: str) -> None:
     """Full pages 1 to 4 name SWA pages of a pool of 9, of which 7, 8 and 9 are free; page 0 is that of no SWA page."""
+    ops, slots = kernels.backend(torch.device(device), backend), torch.arange(1, 5, device=device) * 4
     for named, wrong in (([1, 2, 5, 6], 0), ([1, 8, 2, 9], 2), ([3, 3, 4, 3], 2), ([1, 0, 2, 3], 1)):
         mapping = torch.zeros(6 * 4 + 1, dtype=torch.int64)
         kernels.page_rows(mapping, 4)[1:5] = torch.tensor(named)[:, None] * 4 + torch.arange(4)
-        mapping[: 4 * 5][mapping[: 4 * 5] < 4] = 0
+        mapping[mapping < 4] = 0
         stack, places = torch.arange(1, 10, device=device), torch.arange(-1, 9, device=device).clamp(min=0)
-        full = kernels.Freed(torch.zeros(4, dtype=torch.int64, device=device), 0, 4)
-        swa = kernels.Freed(stack, 2, 4, places, 1)
-        kernels.backend(torch.device(device), backend).release(
-            torch.arange(1, 5, device=device) * 4, None, None, mapping.to(device), full, swa, 4
-        )
+        full = kernels.Freed(torch.zeros(4, dtype=torch.int64, device=device), 0, 4, torch.zeros_like(stack))
+        ops.release(slots, None, None, mapping.clone().to(device), full, kernels.Freed(stack, 2, 4, places), 4)
         assert int(places[0]) == wrong, named
         assert stack[2:6].tolist() == named
+
+
+def test_where_one_list_alone_has_entries_nothing_is_looked_at() -> None:
+    """The kernel has no memory in which it could look for the pages of the other list."""
+    stack, mapping = torch.arange(1, 10), torch.zeros(6 * 4 + 1, dtype=torch.int64)
+    full = kernels.Freed(torch.zeros(4, dtype=torch.int64), 0, 4, torch.zeros(10, dtype=torch.int64))
+    kernels.page_rows(mapping, 4)[1:5] = (torch.arange(1, 5) * 4)[:, None] + torch.arange(4)
+    kernels.release_triton(torch.arange(1, 5) * 4, None, None, mapping, full, kernels.Freed(stack, 2, 4), 4)
+    assert full.pages.tolist() == stack[2:6].tolist() == [1, 2, 3, 4]
+    assert full.places is not None
+    assert not full.places.any()
 
 
 def test_no_count_makes_a_kernel_read_past_the_page_list() -> None:
