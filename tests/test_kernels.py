@@ -100,8 +100,10 @@ def test_extend(batch: str, page: int, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("page", [1, 4, 3])
-@pytest.mark.parametrize("tokens", [16, 32, 64])
+@pytest.mark.parametrize(
+    ("tokens", "page"),
+    [(16, 1), (64, 4), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((16, 4), (32, 3), (32, 1), (64, 3)))],
+)
 def test_more_rows_than_a_program_reads_at_a_time(
     tokens: int, page: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
