@@ -12,6 +12,8 @@ from typing import Any
 from conformance.recording import asked
 from conformance.recording.segments import SegmentWriter
 
+LOG = logging.getLogger("slotproof")
+
 
 def record(scheduler: Any, writer: SegmentWriter, key: bytes) -> Any:
     """Records a scheduler from now on. Returns the recorder, whose ``stop()`` ends the recording.
@@ -27,8 +29,11 @@ def plug_in() -> None:
     """Where ``SLOTPROOF_RECORD`` is set: records each scheduler of this process from the moment it is made."""
     if asked.path() is None:
         return
-    from vllm.v1.core.sched.scheduler import Scheduler
-
+    try:
+        from vllm.v1.core.sched.scheduler import Scheduler
+    except ImportError as error:
+        LOG.warning("nothing is recorded: %s", error)
+        return
     on_each(Scheduler)
 
 
@@ -43,7 +48,7 @@ def on_each(scheduler_class: Any) -> None:
         made(self, *args, **kwargs)
         try:
             self.slotproof_recorder = record(self, asked.writer(), asked.key())
-        except (OSError, ValueError) as error:
-            logging.getLogger("slotproof").warning("nothing is recorded: %s", error)
+        except Exception as error:
+            LOG.warning("nothing is recorded: %s: %s", type(error).__name__, error)
 
     scheduler_class.__init__ = init

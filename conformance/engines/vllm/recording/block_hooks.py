@@ -93,9 +93,9 @@ class BlockHooks:
         return get_new_blocks
 
     def _touch(self, function: Function, _: Any) -> Function:
-        def touch(blocks: Any) -> Any:
+        def touch(blocks: Any, *args: Any, **kwargs: Any) -> Any:
             held = list(flat(blocks))
-            done = function(blocks)
+            done = function(blocks, *args, **kwargs)
             if held:
                 self._note("touch", held)
             return done
@@ -103,9 +103,9 @@ class BlockHooks:
         return touch
 
     def _free(self, function: Function, _: Any) -> Function:
-        def free_blocks(ordered_blocks: Any) -> Any:
+        def free_blocks(ordered_blocks: Any, *args: Any, **kwargs: Any) -> Any:
             ordered = list(ordered_blocks)
-            done = function(ordered)
+            done = function(ordered, *args, **kwargs)
             if ordered:
                 self._note("free", ordered)
             return done
@@ -141,16 +141,16 @@ class BlockHooks:
         return cache_partial_block
 
     def _evict(self, function: Function, pool: Any) -> Function:
-        def evict_blocks(block_ids: Any) -> Any:
-            done = function(block_ids)
+        def evict_blocks(block_ids: Any, *args: Any, **kwargs: Any) -> Any:
+            done = function(block_ids, *args, **kwargs)
             self._note("evict", [pool.blocks[at] for at in sorted(block_ids)])
             return done
 
         return evict_blocks
 
     def _reset(self, function: Function, _: Any) -> Function:
-        def reset_prefix_cache() -> Any:
-            done = function()
+        def reset_prefix_cache(*args: Any, **kwargs: Any) -> Any:
+            done = function(*args, **kwargs)
             if done:
                 self._note("reset", [])
             return done
@@ -158,8 +158,8 @@ class BlockHooks:
         return reset_prefix_cache
 
     def _move(self, function: Function, _: Any) -> Function:
-        def move_block_hashes(src_block: Any, dst_block: Any) -> Any:
-            done = function(src_block, dst_block)
+        def move_block_hashes(src_block: Any, dst_block: Any, *args: Any, **kwargs: Any) -> Any:
+            done = function(src_block, dst_block, *args, **kwargs)
             self._note("move_hashes", [src_block, dst_block])
             return done
 

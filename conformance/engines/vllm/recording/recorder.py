@@ -187,7 +187,7 @@ class Recorder:
         self._has_known = True
         tokens, names = answer.sampled_token_ids, output.num_scheduled_tokens
         places = map(answer.req_id_to_index.__getitem__, names)
-        sampled = bytes(map(len, map(tokens.__getitem__, places))) if tokens else bytes(len(names))
+        sampled = bytes(map(len, map(tokens.__getitem__, places))) if len(tokens) else bytes(len(names))
         return [said[0], sampled, self._rolled_back(output.scheduled_spec_decode_tokens)]
 
     def _aborted(self, _: Any, request_ids: Any, *__: Any, **___: Any) -> list[Any]:
