@@ -614,6 +614,24 @@ def judge(
 
 
 @app.command()
+def watch(
+    file: Annotated[Path, typer.Argument(help="A recording that a server writes now.")],
+    laws: Annotated[int, typer.Option(min=0, help="Evaluate all laws after each of so many calls; 0: at starts.")] = 0,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="Watch so long; without it until Ctrl-C.")
+    ] = None,
+) -> None:
+    """Judge a recording while it is written, and name the first wrong call when it happens.
+
+    Exit code 1 when a law is broken; 0 if none was while the recording was watched.
+    """
+    from slotproof.commands import recording
+
+    limit = None if for_ is None else times.seconds(for_, "--for")
+    raise typer.Exit(recording.watch(recording.JudgeOptions(file, laws, name=str(file)), limit))
+
+
+@app.command()
 def causes(
     names: Annotated[list[str] | None, typer.Argument(metavar="[cause]...", help="Only these causes.")] = None,
     batches: Annotated[int, typer.Option(min=1, help="Steps with a batch that repaired schedulers make.")] = 2000,

@@ -120,6 +120,7 @@ EXECUTED: dict[str, tuple[Small | Nightly | InCI, ...]] = {
     "slotproof events stream.msgpack --format json": (Small("events stream.msgpack --format json"),),
     "slotproof record --demo vllm --release 0.33.0 --steps 500 -o cache.rec": (Nightly(release=True),),
     "slotproof judge cache.rec": (Small("judge cache.rec"),),
+    "slotproof watch cache.rec": (Small("watch cache.rec --for 5s"),),
     "slotproof judge cache.rec --laws 100": (Small("judge cache.rec --laws 1"),),
     "slotproof judge cache.rec --shrink 60s --release 0.33.0": (
         Small("judge cache.rec --shrink 60s --release 0.33.0"),  # nothing is broken, so that nothing is searched for

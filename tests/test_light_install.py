@@ -89,7 +89,7 @@ LACKING: dict[str, tuple[str, tuple[str, ...]]] = {
     "docs": ("docs", ("prove", "impl")),
     "list faults": ("list faults", ("prove", "impl")),
 }
-NEEDS_NOTHING = {"events", "judge", "list"}  # commands that work, or whose input alone can be wrong
+NEEDS_NOTHING = {"events", "judge", "list", "watch"}  # commands that work, or whose input alone can be wrong
 
 
 @pytest.fixture(scope="module")

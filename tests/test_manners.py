@@ -226,6 +226,7 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "events": ("commands.streaming", "run"),
         "record": ("commands.recording", "server"),
         "judge": ("commands.recording", "judge"),
+        "watch": ("commands.recording", "watch"),
     }[command]
     monkeypatch.setattr(f"slotproof.{module}.{name}", fail)
     needed = {

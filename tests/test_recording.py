@@ -28,7 +28,7 @@ from conformance.recording import asked
 from conformance.recording.block_records import RecordedCall, RecordedStart, unpacked
 from conformance.recording.segments import UNIT, NotARecording, SegmentWriter, records
 from conformance.search.short_run import short_run
-from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged
+from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged, watched
 from conformance.traces.outcome import outcome
 from slotproof import record
 from slotproof.cli import app
@@ -367,6 +367,49 @@ def test_a_wrong_count_that_no_call_names_is_seen_when_the_state_is_shown(tmp_pa
     verdict = judged(tmp_path / "a")
     assert verdict.broken is not None
     assert verdict.broken.kind == INVARIANT
+
+
+def test_a_recording_is_judged_while_it_is_written(tmp_path: Path) -> None:
+    """Whoever watches says at once what is said afterwards, and each look judges what has come since the last one."""
+    seen: list[int] = []
+    loaded = LoadedScheduler(release_of(), ServerLoad(blocks=120), 1)
+    recorder = Recorder(loaded.scheduler, SegmentWriter(tmp_path / "a", UNIT + 40 * UNIT, UNIT), KEY)
+
+    def goes_on(verdict: JudgedRecording | None) -> bool:
+        assert verdict is not None
+        seen.append(verdict.calls)
+        for _ in loaded.steps(5):
+            pass
+        return len(seen) < 60
+
+    watching = watched(tmp_path / "a", goes_on)
+    assert watching is not None
+    assert watching.broken is None
+    assert seen[-1] == watching.calls > 500
+    assert len({*seen}) == len(seen)
+    recorder.stop()
+
+
+def test_who_watches_ends_with_the_first_wrong_call(tmp_path: Path) -> None:
+    verdict, call = judged_with(named("block_is_freed_twice"), tmp_path / "a", skips=3)
+    found = watched(tmp_path / "a", lambda _: False)
+    assert found is not None
+    assert (found.calls, str(found.broken)) == (verdict.calls, str(verdict.broken))
+    assert found.calls == call
+
+
+def test_who_reads_too_slowly_is_told(tmp_path: Path) -> None:
+    loaded = LoadedScheduler(release_of(), ServerLoad(blocks=120), 1)
+    recorder = Recorder(loaded.scheduler, SegmentWriter(tmp_path / "a", UNIT + 16 * UNIT, UNIT), KEY)
+
+    def sleeps(_: JudgedRecording | None) -> bool:
+        for _step in loaded.steps(600):
+            pass
+        return True
+
+    with pytest.raises(NotARecording, match="was written over before it was read"):
+        watched(tmp_path / "a", sleeps)
+    recorder.stop()
 
 
 def test_a_recording_that_is_cut_has_no_false_verdict(tmp_path: Path) -> None:

@@ -132,20 +132,46 @@ def records(path: Path) -> Iterator[bytes]:
 
     Raises ``NotARecording`` for a file that is none, or has no start, and ``OSError`` if it cannot be read.
     """
-    segments = sorted(_segments(path), key=lambda segment: segment.number)
-    segments = _in_a_row(segments)
-    first = next((at for at, segment in enumerate(segments) if segment.starts and segment.parts), None)
-    if first is None:
+    tail = Tail(path)
+    yield from tail.read()
+    if not tail.has_begun:
         raise NotARecording(f"{path}: there is no record in it from which a reader can begin")
-    begun = b""
-    for segment in segments[first:]:
-        for part, continues in segment.parts:
-            begun += part
-            if not continues:
-                yield begun
-                begun = b""
-        if segment.is_cut:
-            return
+
+
+class Tail:
+    """Reads a recording that may still be written. ``has_begun``: a start was found."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.has_begun = path, False
+        self._number = self._done = 0  # the segment that is read, and how many of its parts were read
+        self._begun = b""  # a record that goes on in a part which was not read yet
+
+    def read(self) -> Iterator[bytes]:
+        """The records that were written since the last call, from the oldest start on.
+
+        Raises ``NotARecording`` if the file is none, or what comes next was written over, and ``OSError`` if it cannot
+        be read.
+        """
+        segments = _in_a_row(sorted(_segments(self._path, self._number), key=lambda segment: segment.number))
+        if not self.has_begun:
+            first = next((at for at, segment in enumerate(segments) if segment.starts and segment.parts), None)
+            if first is None:
+                return
+            segments, self.has_begun = segments[first:], True
+            self._number = segments[0].number
+        if segments and segments[0].number != self._number:
+            raise NotARecording(f"{self._path}: it was written over before it was read")
+        for segment in segments:
+            if segment.number != self._number:
+                self._number, self._done = segment.number, 0
+            for part, continues in segment.parts[self._done :]:
+                self._done += 1
+                self._begun += part
+                if not continues:
+                    yield self._begun
+                    self._begun = b""
+            if segment.is_cut:
+                return
 
 
 def _in_a_row(segments: list[_Segment]) -> list[_Segment]:
@@ -156,18 +182,27 @@ def _in_a_row(segments: list[_Segment]) -> list[_Segment]:
     return segments[max(first, 0) :]
 
 
-def _segments(path: Path) -> Iterator[_Segment]:
+def _segments(path: Path, since: int) -> Iterator[_Segment]:
+    """The segments of a file whose number is ``since`` or larger."""
     with path.open("rb") as file:
         header = file.read(FILE_HEADER.size)
         if len(header) < FILE_HEADER.size or not header.startswith(MAGIC):
             begins = MAGIC.decode().strip()
             raise NotARecording(f"{path}: this is no recording of Slotproof, which begins with {begins!r}")
         _, size, _ = FILE_HEADER.unpack(header)
-        file.seek(UNIT)
-        while len(found := file.read(size)) >= SEGMENT_HEADER.size:
-            number, used, starts = SEGMENT_HEADER.unpack_from(found)
-            if number:
-                yield _segment(found, number, used, bool(starts))
+        place = UNIT
+        while True:
+            file.seek(place)
+            place += size
+            if len(head := file.read(SEGMENT_HEADER.size)) < SEGMENT_HEADER.size:
+                return
+            number, used, starts = SEGMENT_HEADER.unpack(head)
+            if not number or number < since:
+                continue
+            body = file.read(min(used, size))
+            file.seek(place - size)
+            if file.read(8) == head[:8]:  # else it was written over while it was read
+                yield _segment(head + body, number, used, bool(starts))
 
 
 def _segment(found: bytes, number: int, used: int, starts: bool) -> _Segment:

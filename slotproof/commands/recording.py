@@ -1,4 +1,4 @@
-"""``slotproof record`` and ``slotproof judge``: a server's calls are written down, and judged afterwards."""
+"""``slotproof record``, ``judge`` and ``watch``: a server's calls are written down, and judged later or at once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from conformance.recording.started import start
 from conformance.search.hunt import Difference
 from conformance.search.judge import excluded
 from conformance.search.short_run import short_run
-from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged
+from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged, watched
 from conformance.telling.pasted import as_test
 from conformance.traces import known
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.screen import broken, say, write_json
 
 STEM = "block_cache"
+POLL_S = 0.2  # seconds between two looks at a file that is watched
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,24 @@ def judge(options: JudgeOptions) -> int:
         _print(found, options, time.process_time() - began)
         if wrong is not None and options.shrink is not None:
             _print_short(found.start.engine, wrong, short, options)
+    return HOLDS if found.broken is None else BROKEN
+
+
+def watch(options: JudgeOptions, seconds: float | None) -> int:
+    """Judges a recording while it is written. ``seconds``: so long, ``None`` without an end."""
+    began, cpu = time.monotonic(), time.process_time()
+
+    def waits(_: JudgedRecording | None) -> bool:
+        time.sleep(POLL_S)
+        return seconds is None or time.monotonic() - began < seconds
+
+    try:
+        found = watched(options.file, waits, options.laws)
+    except (NotARecording, OSError) as error:
+        raise UsageError(str(error)) from None
+    if found is None:
+        raise UsageError(f"{options.file}: no record has come while it was watched")
+    _print(found, options, time.process_time() - cpu)
     return HOLDS if found.broken is None else BROKEN
 
 

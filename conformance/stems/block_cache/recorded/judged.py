@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 from conformance.driver.lockstep import Finding, LockStep, breaks
 from conformance.recording.block_records import ADD, CODES, RecordedCall, RecordedStart, unpacked
-from conformance.recording.segments import NotARecording, records
+from conformance.recording.segments import NotARecording, Tail, records
 from conformance.stems.block_cache.recorded.run import RecordedRun
 from conformance.stems.block_cache.recorded.state import in_use
-from conformance.stems.block_cache.recorded.stories import Digests, RecordedStories
 
+REMEMBERED = 4096  # calls, of which one may be to blame for what a later call shows
 SHOWN_STATE = "the state with which the recording begins"
 
 
@@ -39,64 +38,106 @@ class JudgedRecording:
     starts: int = 0
 
 
-def judged(path: Path, often: int = 0, goes_on: Callable[[int], bool] = lambda _: True) -> JudgedRecording:
-    """Judges the recording ``path``. ``often``: all laws are evaluated after each of so many calls, 0 for never; else
-    they are where the recording shows something else than the law has. ``goes_on``: is told the number of the next
-    call, and says whether it is judged.
+class Judge:
+    """Judges records one after the other, as they come. ``often``: all laws are evaluated after each of so many calls,
+    0 for never; else they are where the recording shows something else than the law has.
+    """
+
+    def __init__(self, often: int = 0) -> None:
+        self._often = often
+        self._names: dict[int, str] = {}
+        self._by_function = Counter[str]()
+        self._last: deque[RecordedCall] = deque(maxlen=REMEMBERED)
+        self._calls = self._starts = 0
+        self._lock: LockStep | None = None
+        self.verdict: JudgedRecording | None = None
+
+    def takes(self, record: RecordedCall | RecordedStart) -> bool:
+        """Judges the next record; ``False`` if a law is broken, and then no other is taken.
+
+        Raises ``NotARecording`` if the first record is no start, or is one of a server that no recording can describe.
+        """
+        self._names |= _names(record)
+        if self._lock is None:
+            self._begin(record)
+        else:
+            self._judge(self._lock, record)
+        assert self.verdict is not None
+        return self.verdict.broken is None
+
+    def _begin(self, start: RecordedCall | RecordedStart) -> None:
+        if not isinstance(start, RecordedStart):
+            raise NotARecording("it does not begin with the state of the engine")
+        if start.unknown:
+            raise NotARecording(f"the recorded server has what no recording says: {', '.join(start.unknown)}")
+        self._run, self._starts = RecordedRun(start), 1
+        self._lock = LockStep(self._run, dict(start.config), self._often)
+        self.verdict = JudgedRecording(start, 0, start.at, _broken_by(self._run), starts=1)
+
+    def _judge(self, lock: LockStep, record: RecordedCall | RecordedStart) -> None:
+        assert self.verdict is not None
+        run, start, finding = self._run, self.verdict.start, None
+        run.record = record
+        if isinstance(record, RecordedStart):
+            self._starts += 1
+        else:
+            self._calls += 1
+            self._by_function[record.function] += 1
+            self._last.append(record)
+            run.number = self._calls
+        try:
+            lock.do(operation_of(record))
+        except Finding as found:
+            finding = found
+        lock.trace.steps.clear()  # nobody repeats them
+        wrong: RecordedCall | RecordedStart = record
+        calls = self._calls
+        if finding is not None and run.to_blame:
+            wrong, calls = self._last[run.to_blame - self._calls - 1], run.to_blame
+        who = _who(wrong, self._names) if finding is not None else ("", [])
+        self.verdict = JudgedRecording(start, calls, wrong.at, finding, *who, self._by_function, self._starts)
+
+
+def judged(path: Path, often: int = 0) -> JudgedRecording:
+    """Judges the recording ``path``. ``often``: as of ``Judge``.
 
     Raises ``NotARecording`` if the file is none, or nothing in it can be judged; ``OSError`` if it cannot be read.
     """
-    digests, count = Digests(), 0
-    names: dict[int, str] = {}
-    for record in _read(path):
-        digests.add(record)
-        names |= _names(record)
-        count += 1
-    if not count:
-        raise NotARecording(f"{path}: its first record is not whole, so that there is nothing to judge")
-    played = _read(path)
-    start = next(played)
-    if not isinstance(start, RecordedStart):
-        raise NotARecording(f"{path}: it does not begin with the state of the engine")
-    if start.unknown:
-        raise NotARecording(f"{path}: the recorded server has what no recording says: {', '.join(start.unknown)}")
-    run = RecordedRun(start, RecordedStories(digests.places))
-    lock = LockStep(run, dict(start.config), often)
-    done = Counter[str]()
-    if (broken := _broken_by(run)) is not None:
-        return JudgedRecording(start, 0, start.at, broken)
-    calls, starts, at = 0, 1, start.at
-    for record in played:
-        if not goes_on(calls + 1):
+    judge = Judge(often)
+    for record in records(path):
+        if not _takes(judge, record, path):
             break
-        run.record, at = record, record.at
-        if isinstance(record, RecordedStart):
-            starts += 1
-        else:
-            calls += 1
-            run.number = calls
-            done[record.function] += 1
-        try:
-            lock.do(operation_of(record))
-        except Finding as finding:
-            wrong = _blamed(path, run.to_blame) if run.to_blame else record
-            return JudgedRecording(start, run.to_blame or calls, wrong.at, finding, *_who(wrong, names), done, starts)
-    return JudgedRecording(start, calls, at, by_function=done, starts=starts)
+    if judge.verdict is None:
+        raise NotARecording(f"{path}: its first record is not whole, so that there is nothing to judge")
+    return judge.verdict
 
 
-def _blamed(path: Path, number: int) -> RecordedCall:
-    """The call with this number, from 1 on."""
-    calls = (record for record in _read(path) if isinstance(record, RecordedCall))
-    return next(islice(calls, number - 1, None))
+def watched(path: Path, waits: Callable[[JudgedRecording | None], bool], often: int = 0) -> JudgedRecording | None:
+    """Judges a recording while it is written, from its oldest state on. ``waits``: is told what is said so far, waits
+    for more, and says whether the recording is watched on; it is asked whenever nothing new is there.
+
+    Returns what is said at the end, ``None`` if no record has come. Raises what ``judged`` raises; that the recording
+    was written over before it was read is a ``NotARecording``, too.
+    """
+    judge, tail = Judge(often), Tail(path)
+    while True:
+        for record in tail.read():
+            if not _takes(judge, record, path):
+                return judge.verdict
+        if not waits(judge.verdict):
+            return judge.verdict
+
+
+def _takes(judge: Judge, record: bytes, path: Path) -> bool:
+    try:
+        return judge.takes(unpacked(record))
+    except NotARecording as error:
+        raise NotARecording(f"{path}: {error}") from None
 
 
 def operation_of(record: RecordedCall | RecordedStart) -> str:
     """The operation of the run that plays this record."""
     return CODES[record.code] if isinstance(record, RecordedCall) else "start"
-
-
-def _read(path: Path) -> Iterator[RecordedCall | RecordedStart]:
-    return map(unpacked, records(path))
 
 
 def _broken_by(run: RecordedRun) -> Finding | None:

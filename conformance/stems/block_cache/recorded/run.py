@@ -25,7 +25,7 @@ from conformance.stems.block_cache.projection import of_requests
 from conformance.stems.block_cache.protocol import Launched
 from conformance.stems.block_cache.recorded.player import Player, ShownBlocks
 from conformance.stems.block_cache.recorded.state import first_state, standing_state
-from conformance.stems.block_cache.recorded.stories import RecordedStories
+from conformance.stems.block_cache.recorded.stories import Digests, NamedPlace, RecordedStories
 from conformance.stems.block_cache.run import must_have_left
 from spec import block_cache as law
 from spec.block_cache import BlockCacheState
@@ -48,15 +48,19 @@ class Left(NamedTuple):
 
 
 class RecordedRun:
-    """Plays the records after ``start``. ``stories``: the texts of the whole recording. ``number``: of the record that
-    is played, from 1 on. ``to_blame``: after a finding the number of the call that was wrong, 0 where that is the
-    present one.
+    """Plays the records after ``start``. ``number``: of the call that is played, from 1 on. ``to_blame``: after a
+    finding the number of the call that was wrong, 0 where that is the present one.
     """
 
     lacks: Collection[str] = ()
 
-    def __init__(self, start: RecordedStart, stories: RecordedStories) -> None:
-        self.stories, self.engine = stories, Player(start)
+    def __init__(self, start: RecordedStart) -> None:
+        self.stories, self.engine, self._digests = RecordedStories(), Player(start), Digests()
+        stories = self.stories
+        for one in self._digests.named(start):
+            stories.names(one)
+        held = {block for one in start.requests for table in one.tables for block in table}
+        self._unplaced = {block for block, _, _ in start.names} - held  # found, and nobody knows at which place
         state = first_state(start.config, stories)
         self.law = Law(law.stem, state)
         self.follower = Follower(self.law, start.config, stories, passes=False)
@@ -80,6 +84,7 @@ class RecordedRun:
     def start(self) -> Calls:
         """The recording shows the whole state once more: it must be what the calls before have led to."""
         assert isinstance(self.record, RecordedStart)
+        self._names()
         self.engine.begins(self.record)
         self._asked = [*self.seen.requests]
         yield None
@@ -158,11 +163,30 @@ class RecordedRun:
         """The record that is played. Raises ``Finding`` if the engine's call raised an exception."""
         call = self.record
         assert isinstance(call, RecordedCall)
+        self._names()
         self.engine.plays(call)
         self._asked = {*(request for request, _ in self.seen.places), *call.preempted}
         if call.raised:
             raise Finding(ANSWERED, ANSWERED_SENTENCE, f"{call.function} raised {call.raised}")
         return call
+
+    def _names(self) -> None:
+        """The record names places of requests. What the law has of them gets the numbers that they have now."""
+        for one in self._digests.named(self.record):
+            if one.block in self._unplaced:
+                self._unplaced.discard(one.block)
+                pool = self.law.state.pool
+                self.law.state = but(self.law.state, pool=but(pool, index=pool.index.put(one.block, one.place)))
+            if (changed := self.stories.names(one)) is not None and one.request in self.follower.here:
+                self._renumber(one, *changed)
+
+    def _renumber(self, one: NamedPlace, old: int, new: int) -> None:
+        """The blocks of a request at this place contain a prefix whose number has changed."""
+        for row in self.follower.here[one.request].rows:
+            pool = self.law.state.pool
+            block = pool.table(row, one.place)
+            if block != NULL and pool.content(block) == old:
+                self.law.state = but(self.law.state, pool=but(pool, content=pool.content.put(block, new)))
 
     def _preempted(self, call: RecordedCall) -> None:
         """What steps in flight compute for these requests does not count any more."""

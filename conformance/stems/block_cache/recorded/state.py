@@ -40,7 +40,7 @@ def standing_state(
     """The state that a start shows. ``st``: the first state. ``follower`` gets the requests that have blocks.
 
     What is not shown is taken as it must be: what a request has computed is its own text, unless the hash of the block
-    says otherwise. Blocks that are given back later are left out: nobody's table has them.
+    says otherwise. The place of a block that is free and found is not known until somebody gets the block.
     """
     named = {block: stories.of_digest(digest) for block, _, digest in start.names}
     st = but(st, pool=_cached(st.pool, start, stories))
@@ -56,16 +56,14 @@ def standing_state(
 
 def _cached(pool: BlockPoolState, start: RecordedStart, stories: RecordedStories) -> BlockPoolState:
     """The blocks with their counts, and with the hashes under which the prefix cache finds them."""
-    places = stories.place_of()
-    refs, hashes, content, home, index = pool.refs, pool.hash, pool.content, pool.home, pool.index
+    refs, hashes, content, home = pool.refs, pool.hash, pool.content, pool.home
     for block, count in enumerate(start.refs, start=1):
         if count:
             refs = refs.put(block, count)
     for block, group, digest in start.names:
         prefix = stories.of_digest(digest)
         hashes, content, home = hashes.put(block, prefix), content.put(block, prefix), home.put(block, group)
-        index = index.put(block, places.get(digest, 0))
-    return but(pool, refs=refs, hash=hashes, content=content, home=home, index=index)
+    return but(pool, refs=refs, hash=hashes, content=content, home=home)
 
 
 def _with_row(

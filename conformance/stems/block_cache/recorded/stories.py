@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from conformance.driver.shadow import EMPTY
 from conformance.recording.block_records import KINDS, RecordedCall, RecordedStart
 
 GET, TOUCH, CACHE, EVICT, RESET = (KINDS.index(kind) for kind in ("get", "touch", "cache", "evict", "reset"))
-Places = dict[int, dict[int, bytes]]  # by request and place, the digest of the request's text up to this place's end
+
+
+class NamedPlace(NamedTuple):
+    """The text of a request up to the end of this place has this digest. ``block``: the block that says so, 0 where the
+    recording says it of the request itself.
+    """
+
+    request: int
+    place: int
+    digest: bytes
+    block: int
 
 
 class Digests:
-    """Collects the digests of a recording: which text each request has at each place, as far as it is ever named.
+    """Which block has which digest now, and which places of requests a record names.
 
     A block gets a digest when the prefix cache gets the block, and loses it when the block is handed out anew, is
-    evicted, or the prefix cache is reset. A request has the digest of a block that it caches or that it got from the
-    prefix cache, unless the recording says that the request's own text has another.
+    evicted, or the prefix cache is reset. A place of a request has the digest of a block that the request caches there,
+    or that it got there from the prefix cache, unless the recording says that the request's own text has another.
     """
 
     def __init__(self) -> None:
-        self.places: Places = {}
         self._of_block: dict[int, bytes] = {}
 
-    def add(self, record: RecordedStart | RecordedCall) -> None:
-        """Reads one record, in the order of the recording."""
+    def named(self, record: RecordedStart | RecordedCall) -> list[NamedPlace]:
+        """What the next record of the recording names."""
         if isinstance(record, RecordedStart):
-            self._starts(record)
-            return
+            return [*self._of_start(record)]
+        own = {(request, place): digest for request, place, digest in record.own}
+        found = [one for one in self._of_call(record) if (one.request, one.place) not in own]
+        return [*found, *(NamedPlace(*key, digest, 0) for key, digest in own.items())]
+
+    def _of_call(self, call: RecordedCall) -> Iterator[NamedPlace]:
         touched: set[int] = set()
-        for move in record.moves:
+        for move in call.moves:
             if move.kind == CACHE:
-                self._caches(move.request, move.first, move.blocks, move.names)
+                for place, (block, digest) in enumerate(zip(move.blocks, move.names, strict=True), start=move.first):
+                    if digest:
+                        self._of_block[block] = digest
+                        yield NamedPlace(move.request, place, digest, block)
             elif move.kind in (GET, EVICT):
                 for block in move.blocks:
                     self._of_block.pop(block, None)
@@ -39,40 +56,35 @@ class Digests:
                 touched.update(move.blocks)
             elif move.kind == RESET:
                 self._of_block.clear()
-        for change in record.tables if touched else ():
+        for change in call.tables if touched else ():
             for place, block in enumerate(change.more, start=change.keep):
-                if block in touched and (digest := self._of_block.get(block)) is not None:
-                    self.places.setdefault(change.request, {}).setdefault(place, digest)
-        for request, place, digest in record.own:
-            self.places.setdefault(request, {})[place] = digest
+                if block in touched and (known := self._of_block.get(block)) is not None:
+                    yield NamedPlace(change.request, place, known, block)
 
-    def _caches(self, request: int, first: int, blocks: list[int], names: list[bytes]) -> None:
-        for place, (block, digest) in enumerate(zip(blocks, names, strict=True), start=first):
-            if digest:
-                self._of_block[block] = digest
-                self.places.setdefault(request, {})[place] = digest
-
-    def _starts(self, start: RecordedStart) -> None:
+    def _of_start(self, start: RecordedStart) -> Iterator[NamedPlace]:
         self._of_block = {block: digest for block, _, digest in start.names}
         for one in start.requests:
             for table in one.tables:
                 for place, block in enumerate(table):
                     if (digest := self._of_block.get(block)) is not None:
-                        self.places.setdefault(one.request, {}).setdefault(place, digest)
+                        yield NamedPlace(one.request, place, digest, block)
 
 
 class RecordedStories:
-    """The law's map from a story and a place to a prefix. A place that no digest names is a prefix of its own: nobody
-    else has it.
+    """The law's map from a story and a place to a prefix.
+
+    A place that no digest has named is a prefix of its own: nobody else has it. When it is named, its number becomes
+    that of the digest, unless the digest has a number already (``names``).
     """
 
     arity = 2
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self) -> None:
         self._requests: list[int] = []  # by story
-        self._numbers: dict[bytes | tuple[int, int], int] = {}
-        self._named: list[tuple[int, int]] = [(0, 0)]  # by number of a prefix, a request and a place with it
+        self._at: dict[tuple[int, int], int] = {}  # by request and place
+        self._of_digest: dict[bytes, int] = {}
+        self._taken: set[int] = set()  # the numbers of digests
+        self._known: list[tuple[int, int]] = [(0, 0)]  # by number of a prefix, a request and a place with it
 
     def new(self, request: int, mark: int, text: Iterable[int]) -> int:
         """The number of a new story. The recording knows the text: ``mark`` and ``text`` are not asked."""
@@ -84,37 +96,49 @@ class RecordedStories:
         """The prefix of the story that ends with the block at this place."""
         if not 0 <= story < len(self._requests) or index < 0:
             return EMPTY
-        request = self._requests[story]
-        digest = self._places.get(request, {}).get(index)
-        return self._number((story, index) if digest is None else digest, request, index)
+        key = self._requests[story], index
+        if key not in self._at:
+            self._at[key] = self._new(key)
+        return self._at[key]
+
+    def names(self, one: NamedPlace) -> tuple[int, int] | None:
+        """The recording names a place. Returns the number that the place had and the one that it has now, where these
+        differ: who has stored the old one has to change it.
+        """
+        key, known = (one.request, one.place), self._of_digest.get(one.digest)
+        before = self._at.get(key)
+        if known is None:
+            known = self._new(key) if before is None or before in self._taken else before
+            self._of_digest[one.digest] = known
+            self._taken.add(known)
+        elif not self._known[known][0]:
+            self._known[known] = key
+        self._at[key] = known
+        return None if before in (None, known) else (before, known)
 
     def of_digest(self, digest: bytes) -> int:
         """The prefix with this digest."""
-        return self._number(digest, 0, 0)
+        if digest not in self._of_digest:
+            self._of_digest[digest] = self._new((0, 0))
+            self._taken.add(self._of_digest[digest])
+        return self._of_digest[digest]
 
-    def place_of(self) -> Mapping[bytes, int]:
-        """By digest, the place at which some request has it."""
-        return {digest: place for places in self._places.values() for place, digest in places.items()}
-
-    def _number(self, key: bytes | tuple[int, int], request: int, index: int) -> int:
-        if key not in self._numbers:
-            self._numbers[key] = len(self._named)
-            self._named.append((request, index))
-        elif request and not self._named[self._numbers[key]][0]:
-            self._named[self._numbers[key]] = request, index
-        return self._numbers[key]
+    def _new(self, key: tuple[int, int]) -> int:
+        self._known.append(key)
+        return len(self._known) - 1
 
     def name(self, prefix: int) -> str:
         """A prefix in words."""
         if prefix == EMPTY:
             return "nothing"
-        request, index = self._named[prefix] if 0 < prefix < len(self._named) else (0, 0)
+        request, index = self._known[prefix] if 0 < prefix < len(self._known) else (0, 0)
         return f"the text of request {request} up to its block {index}" if request else "a text that no request has"
 
     def items(self) -> list[tuple[tuple[int, int], int]]:
-        """The places that digests name, with their prefixes."""
+        """The places that are known, with their prefixes."""
         return [
-            ((story, index), self(story, index))
+            ((story, place), number)
             for story, request in enumerate(self._requests)
-            for index in self._places.get(request, {})
+            for (other, place), number in self._at.items()
+            if other == request
         ]
