@@ -238,6 +238,8 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "mutate": ["spec"],
         "replay": ["some_trace"],
         "report": ["-o", str(tmp_path / "page")],
+        "judge": ["a.rec"],
+        "watch": ["a.rec"],
     }.get(command, [])
     monkeypatch.setattr(sys, "argv", ["slotproof", command, *needed])
     assert cli.run() == codes.FAILED
