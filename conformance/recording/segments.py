@@ -132,13 +132,13 @@ def records(path: Path) -> Iterator[bytes]:
 
     Raises ``NotARecording`` for a file that is none, or has no start, and ``OSError`` if it cannot be read.
     """
-    tail = Tail(path)
+    tail = GrowingRecording(path)
     yield from tail.read()
     if not tail.has_begun:
         raise NotARecording(f"{path}: there is no record in it from which a reader can begin")
 
 
-class Tail:
+class GrowingRecording:
     """Reads a recording that may still be written. ``has_begun``: a start was found."""
 
     def __init__(self, path: Path) -> None:

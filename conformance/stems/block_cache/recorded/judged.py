@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.driver.lockstep import Finding, LockStep, breaks
 from conformance.recording.block_records import ADD, CODES, RecordedCall, RecordedStart, unpacked
-from conformance.recording.segments import NotARecording, Tail, records
+from conformance.recording.segments import NotARecording, GrowingRecording, records
 from conformance.stems.block_cache.recorded.run import RecordedRun
 from conformance.stems.block_cache.recorded.state import in_use
 
@@ -119,7 +119,7 @@ def watched(path: Path, waits: Callable[[JudgedRecording | None], bool], often: 
     Returns what is said at the end, ``None`` if no record has come. Raises what ``judged`` raises; that the recording
     was written over before it was read is a ``NotARecording``, too.
     """
-    judge, tail = Judge(often), Tail(path)
+    judge, tail = Judge(often), GrowingRecording(path)
     while True:
         for record in tail.read():
             if not _takes(judge, record, path):
