@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.driver.lockstep import Finding, LockStep, breaks
 from conformance.recording.block_records import ADD, CODES, RecordedCall, RecordedStart, unpacked
-from conformance.recording.segments import NotARecording, GrowingRecording, records
+from conformance.recording.segments import GrowingRecording, NotARecording, records
 from conformance.stems.block_cache.recorded.run import RecordedRun
 from conformance.stems.block_cache.recorded.state import in_use
 
