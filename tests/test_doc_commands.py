@@ -66,7 +66,7 @@ def recording(path: Path) -> None:
     """A recording of a server to which one request has come."""
     config = {"block_size": 2, "blocks": 2, "layers": [{"kind": "full"}], "caching": True, "requests": 1}
     writer = SegmentWriter(path)
-    start = [0, "engine", "1", {**config, "max_length": 8}, [], 2, [1, 2], [0, 0], [], [], []]
+    start = [0, "engine", "1", {**config, "max_length": 8}, [], 2, [0, 0], [], [], []]
     writer.write(packed([START, *start]), start=True)
     writer.write(packed([ADD, 1, "add_request", [], [], 2, [], [], [], "", [1, 3, "one"]]))
     writer.close()

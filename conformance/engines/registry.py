@@ -100,8 +100,8 @@ class Plugin(Protocol):
 
     It may have ``under_load``, for ``slotproof record --demo``: a function of a release, a seed, how many requests run
     at a time, and the folder ``source`` of a checkout; without a release and a folder it is the newest release that is
-    known. It returns an object whose ``scheduler`` is the engine's own; ``step()`` makes a step under random load, and
-    ``steps(count)`` yields the number of each of so many.
+    known. It returns an object whose ``scheduler`` is the engine's own, and whose ``step()`` makes a step under random
+    load.
 
     It may have ``newest``, a function that returns the newest release on the package index, for ``slotproof engines
     --newest``. Then ``stems`` are the stems that the engine has in some release; without ``stems`` it has all.

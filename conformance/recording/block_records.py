@@ -115,9 +115,8 @@ class RecordedStart(NamedTuple):
     """The whole state.
 
     ``engine``, ``version``: what runs. ``config``: as of ``BlockCacheEngine``, as far as the judge needs it.
-    ``unknown``: what of the engine no recording says, in words; then there is no verdict. ``free``: the free queue from
-    its head. ``refs``: of blocks 1 and on. ``names``: block, group and digest. ``steps``: those in flight, as they were
-    launched.
+    ``unknown``: what of the engine no recording says, in words; then there is no verdict. ``available``: free blocks.
+    ``refs``: of blocks 1 and on. ``names``: block, group and digest. ``steps``: those in flight, as they were launched.
     """
 
     at: int
@@ -126,7 +125,6 @@ class RecordedStart(NamedTuple):
     config: dict[str, Any]
     unknown: list[str]
     available: int
-    free: list[int]
     refs: list[int]
     names: list[tuple[int, int, bytes]]
     requests: list[RecordedRequest]

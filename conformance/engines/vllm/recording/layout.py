@@ -1,4 +1,4 @@
-"""What a recorder asks a scheduler of vLLM: which groups of layers it has, what is free, and what no recording says.
+"""What a recorder asks a scheduler of vLLM: which groups of layers it has, and what no recording says.
 
 All that differs between releases, as far as a recorder needs it, is asked here of the scheduler itself.
 """
@@ -92,12 +92,3 @@ class Layout:
         if any(int(count or 1) > 1 for count in ranks):
             left.append("context parallel ranks, among which the tokens of a block are divided")
         return left
-
-    def free(self) -> list[int]:
-        """The free queue, from its head; cut where it runs in a circle, or is torn."""
-        found: list[int] = []
-        block = self._pool.free_block_queue.fake_free_list_head.next_free_block
-        while block is not None and block.block_id >= 0 and len(found) <= len(self._pool.blocks):
-            found.append(int(block.block_id))
-            block = block.next_free_block
-        return found

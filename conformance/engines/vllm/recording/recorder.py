@@ -333,7 +333,7 @@ class Recorder:
                     if not request.is_finished()]  # fmt: skip
         record = [
             *(START, time.time_ns() // 1000, layout.ENGINE, layout.version(), layout_of.config, layout_of.unknown),
-            *(self._pool.get_num_free_blocks(), layout_of.free(), [b.ref_cnt for b in self._pool.blocks[1:]]),
+            *(self._pool.get_num_free_blocks(), [b.ref_cnt for b in self._pool.blocks[1:]]),
             [(b.block_id, *self._named(b)) for b in named if not b.is_null],
             *(requests, [said for _, said in self._steps.values()]),
         ]

@@ -106,7 +106,7 @@ class RecordedRun:
         call = self._call()
         launch = RecordedLaunch(*call.rest)
         step = self.engine.launches(launch)
-        step = Launched(step.passes, tuple(request for request in call.preempted))
+        step = Launched(step.passes, tuple(call.preempted))
         self._preempted(call)
         if step.passes:
             self._flying.append((launch.step, step, set()))
