@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from conformance.stems.block_cache.follow import BlockStories, FollowedRequest
@@ -12,7 +12,7 @@ from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
 from conformance.stems.host_tier.projection import host_problems
 from spec.block_cache import BlockCacheState
 from spec.block_pool_state import NULL, BlockPoolState
-from spec.finite import Domain
+from spec.finite import Domain, Map
 from spec.logic import but
 
 
@@ -60,11 +60,17 @@ def _tables(st: BlockPoolState, seen: BlockCacheSnapshot, here: Mapping[int, Fol
         shown = seen.requests[request].tables if request in seen.requests else ()
         for group, row in enumerate(one.rows):
             blocks = shown[group] if group < len(shown) else ()
-            for index in range(max(len(blocks), st.length(row))):
-                block = blocks[index] if index < len(blocks) else NULL
-                if st.table(row, index) != block:
-                    table = table.put((row, index), block)
+            table = with_row(table, row, blocks, range(max(len(blocks), st.length(row))))
     return st if table is st.table else but(st, table=table)
+
+
+def with_row(table: Map, row: int, blocks: Sequence[int], places: Iterable[int]) -> Map:
+    """The law's tables with the blocks that a row is shown to have at these places; ``table`` if nothing differs."""
+    for place in places:
+        block = blocks[place] if place < len(blocks) else NULL
+        if table(row, place) != block:
+            table = table.put((row, place), block)
+    return table
 
 
 def problems(

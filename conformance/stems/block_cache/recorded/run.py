@@ -21,7 +21,7 @@ from conformance.recording.block_records import (
     RecordedStart,
 )
 from conformance.stems.block_cache.follow import Follower
-from conformance.stems.block_cache.projection import of_requests
+from conformance.stems.block_cache.projection import of_requests, with_row
 from conformance.stems.block_cache.protocol import Launched
 from conformance.stems.block_cache.recorded.player import Player, ShownBlocks
 from conformance.stems.block_cache.recorded.state import first_state, standing_state
@@ -247,10 +247,8 @@ class RecordedRun:
                 continue
             row, blocks = one.rows[group], shown.tables[group]
             length = max(len(blocks), st.length(row))
-            for place in range(length) if places is None or length > len(blocks) else places:
-                block = blocks[place] if place < len(blocks) else NULL
-                if st.table(row, place) != block:
-                    table = table.put((row, place), block)
+            looked_at = range(length) if places is None or length > len(blocks) else places
+            table = with_row(table, row, blocks, looked_at)
         return st if table is st.table else but(st, table=table)
 
     def hidden(self, change: FieldDifference) -> bool:
