@@ -18,6 +18,7 @@ import functools
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -344,6 +345,24 @@ def _detach_kernel(  # type: ignore[no-untyped-def]
     tl.store(map_ptr + slot, tl.zeros_like(target), mask=inside)
 
 
+def _count_free_already(  # type: ignore[no-untyped-def]
+    list_ptr, places_ptr, page, live, position, entry, given, size
+):
+    """Keep ``Freed.places`` for the ``live`` of these pages, which this free has written to a list of ``size`` pages.
+
+    ``position``: how far behind the first of its ``given`` pages each was written. ``entry``: ``Freed.entry``.
+    """
+    SERIAL: tl.constexpr = 4294967296
+    known = live & (page > 0) & (page <= size)
+    old = tl.atomic_xchg(places_ptr + page, entry + position, mask=known, sem="relaxed")
+    place = old % SERIAL
+    behind = known & (place >= entry % SERIAL + given) & (place < size)
+    there = tl.load(list_ptr + place, mask=behind, other=0)
+    again = (behind & (there == page)) | (known & (old // SERIAL == entry // SERIAL))
+    wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
+    tl.atomic_add(places_ptr, wrong, mask=wrong > 0, sem="relaxed")
+
+
 def _release_kernel(  # type: ignore[no-untyped-def]
     slots_ptr, heads_ptr, into_ptr, map_ptr, full_ptr, full_places_ptr, swa_ptr, swa_places_ptr, n_pages, n_map,
     full_entry, full_size, swa_entry, swa_size, n_swa, HEADS: tl.constexpr, INTO: tl.constexpr, FULL: tl.constexpr,
@@ -357,17 +376,9 @@ def _release_kernel(  # type: ignore[no-untyped-def]
         at = tl.load(heads_ptr + nth, mask=live, other=0)
     page = tl.load(slots_ptr + at, mask=live, other=0).to(tl.int64) // P
     if FULL:
-        first = full_entry % SERIAL
-        tl.store(full_ptr + first + nth, page, mask=live)
+        tl.store(full_ptr + full_entry % SERIAL + nth, page, mask=live)
         if LOOKS:
-            known = live & (page > 0) & (page <= full_size)
-            old = tl.atomic_xchg(full_places_ptr + page, full_entry + nth, mask=known, sem="relaxed")
-            place = old % SERIAL
-            behind = known & (place >= first + n_pages) & (place < full_size)
-            there = tl.load(full_ptr + place, mask=behind, other=0)
-            again = (behind & (there == page)) | (known & (old // SERIAL == full_entry // SERIAL))
-            wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
-            tl.atomic_add(full_places_ptr, wrong, mask=wrong > 0, sem="relaxed")
+            _count_free_already(full_ptr, full_places_ptr, page, live, nth, full_entry, n_pages, full_size)  # type: ignore[no-untyped-call]
     if SWA:
         offset = tl.arange(0, WIDTH)
         slot = page[:, None] * P + offset[None, :]
@@ -378,43 +389,27 @@ def _release_kernel(  # type: ignore[no-untyped-def]
         if INTO:
             to = tl.load(into_ptr + nth, mask=live, other=-1)
         live = live & (to >= 0) & (to < n_swa)
-        first = swa_entry % SERIAL
-        tl.store(swa_ptr + first + to, page, mask=live)
+        tl.store(swa_ptr + swa_entry % SERIAL + to, page, mask=live)
         tl.store(map_ptr + slot, tl.zeros_like(target), mask=inside)
         if LOOKS:
-            known = live & (page > 0) & (page <= swa_size)
-            old = tl.atomic_xchg(swa_places_ptr + page, swa_entry + to, mask=known, sem="relaxed")
-            place = old % SERIAL
-            behind = known & (place >= first + n_swa) & (place < swa_size)
-            there = tl.load(swa_ptr + place, mask=behind, other=0)
-            again = (behind & (there == page)) | (known & (old // SERIAL == swa_entry // SERIAL))
-            wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
-            tl.atomic_add(swa_places_ptr, wrong, mask=wrong > 0, sem="relaxed")
+            _count_free_already(swa_ptr, swa_places_ptr, page, live, to, swa_entry, n_swa, swa_size)  # type: ignore[no-untyped-call]
 
 
 def _put_kernel(  # type: ignore[no-untyped-def]
     pages_ptr, list_ptr, places_ptr, n_pages, entry, size, TILE: tl.constexpr
 ):
     SERIAL: tl.constexpr = 4294967296
-    first = entry % SERIAL
     nth = tl.program_id(0) * TILE + tl.arange(0, TILE)
     live = nth < n_pages
     page = tl.load(pages_ptr + nth, mask=live, other=0).to(tl.int64)
-    tl.store(list_ptr + first + nth, page, mask=live)
-    known = live & (page > 0) & (page <= size)
-    old = tl.atomic_xchg(places_ptr + page, entry + nth, mask=known, sem="relaxed")
-    place = old % SERIAL
-    behind = known & (place >= first + n_pages) & (place < size)
-    there = tl.load(list_ptr + place, mask=behind, other=0)
-    again = (behind & (there == page)) | (known & (old // SERIAL == entry // SERIAL))
-    wrong = tl.sum((again | (live & (known == 0))).to(tl.int64), axis=0)
-    tl.atomic_add(places_ptr, wrong, mask=wrong > 0, sem="relaxed")
+    tl.store(list_ptr + entry % SERIAL + nth, page, mask=live)
+    _count_free_already(list_ptr, places_ptr, page, live, nth, entry, n_pages, size)  # type: ignore[no-untyped-call]
 
 
 @functools.cache
 def jit(kernel: Callable[..., None]) -> Any:
-    """The compiled kernel, whose module has the name ``tl``. Triton is imported at first use: torch alone works without
-    it, and tests can interpret.
+    """The compiled kernel, whose module has the name ``tl``, with the functions of that module that it calls. Triton is
+    imported at first use: torch alone works without it, and tests can interpret.
 
     Triton is told to compile nothing anew for a number that is 1 or divisible by 16, nor for a tensor that begins at
     such an address: lists of pages are slices, so they begin anywhere.
@@ -422,7 +417,11 @@ def jit(kernel: Callable[..., None]) -> Any:
     import triton
     import triton.language
 
-    kernel.__globals__["tl"] = triton.language
+    module = kernel.__globals__
+    module["tl"] = triton.language
+    for name in kernel.__code__.co_names:
+        if isinstance(module.get(name), FunctionType):
+            module[name] = triton.jit(module[name])
     names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
     constants = kernel.__annotations__  # only the tl.constexpr parameters have one
     return triton.jit(kernel, do_not_specialize=[name for name in names if name not in constants])
