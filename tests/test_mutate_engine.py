@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -421,3 +422,23 @@ def test_a_harmless_edit_is_what_its_kind_says(change: dict[str, Any], expected:
     assert expected in edited(source.encode(), {"file": "p.py", "function": "P.f", **change}).decode()
     with pytest.raises(NotRevertable):
         edited(source.encode(), {"file": "p.py", "function": "P.h", **change})
+
+
+def test_a_budget_is_for_edits_and_begins_when_the_driven_lines_are_known(
+    drawn: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, seen, judged = [0.0], driven.driven, edit_check.judged
+
+    def slow(*given: Any) -> Driven:
+        now[0] += 1_000.0
+        return seen(*given)
+
+    def each(*given: Any) -> Any:
+        now[0] += 50.0
+        return judged(*given)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(driven, "driven", slow)
+    monkeypatch.setattr(edit_check, "judged", each)
+    mutating_engine.run(EngineMutationOptions("toy", "1", seed=3, count=6, budget=60.0))
+    assert len(drawn) == 2

@@ -59,8 +59,9 @@ def run(options: EngineMutationOptions) -> int:
     from conformance.planted.mutants import edits, places
     from slotproof.planted import edit_check
 
-    begun, start = Begun(_file(options, release)), time.monotonic()
+    begun = Begun(_file(options, release))
     root, first = _drawn_from(options.engine, release, begun)
+    start = time.monotonic()  # the budget is for edits: to see which lines are driven can take longer than it
     spots = edits.spots(root, options.files or bookkeeping, first["lines"])
     if not spots:
         raise UsageError(f"mutate engine: nothing is executed of {', '.join(options.files or bookkeeping)}")

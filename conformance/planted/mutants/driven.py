@@ -22,11 +22,12 @@ from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
 from conformance.search.check import Search, draw
 from conformance.search.jail import isolate
+from conformance.stems.found import servers
 from conformance.stems.machine import Sink
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
 
-RUNS = 40  # drawn runs of each stem
+RUNS, RUNS_OF_SERVERS = 40, 10  # drawn runs of each stem, and at most of whole servers, which take seconds each
 SEED = 0
 ANSWER = "answer.json"
 
@@ -94,7 +95,7 @@ def executed(loaded: registry.Loaded, runs: int) -> dict[str, list[int]]:
             with suppress(EngineError):
                 outcome(trace, loaded.makers[trace.stem])
         for stem, make in loaded.makers.items():
-            _draw(stem, make, runs)
+            _draw(stem, make, min(runs, RUNS_OF_SERVERS) if stem in servers() else runs)
     finally:
         measured.stop()
     data = measured.get_data()
