@@ -35,16 +35,24 @@ def entrances_of(engine: str) -> Entrances:
     return found
 
 
+def bookkeeping(engine: str) -> tuple[str, ...]:
+    """Where an engine keeps its memory and its requests, below its package: ``Plugin.bookkeeping``, and for what is in
+    host memory ``Plugin.host_bookkeeping``, where it says so.
+    """
+    plugin = registry.plugin(engine)
+    found: tuple[str, ...] = getattr(plugin, "bookkeeping", ("",))
+    return found + tuple(getattr(plugin, "host_bookkeeping", ()))
+
+
 def last_called(kept: Kept, loaded: Loaded) -> list[FunctionPlace]:
-    """The functions of the engine's bookkeeping (``Plugin.bookkeeping``) that the driver calls in the operation that
-    breaks the law, the last called first; without those that Python calls for an operator or a class.
+    """The functions of the engine's bookkeeping that the driver calls in the operation that breaks the law, the last
+    called first; without those that Python calls for an operator or a class.
     """
     first = outcome(kept.trace, loaded.makers[kept.trace.stem]).first
     steps = told(kept.trace, loaded.makers[kept.trace.stem], loaded.roots)
     broken = steps[(first.step if first else len(steps)) - 1]
     called = [FunctionPlace(frame.file, frame.function) for frame in reversed(broken.engine) if frame.depth == 1]
-    kept_in: tuple[str, ...] = getattr(registry.plugin(loaded.name), "bookkeeping", ("",))
-    own = [place for place in dict.fromkeys(called) if place.file.startswith(kept_in)]
+    own = [place for place in dict.fromkeys(called) if place.file.startswith(bookkeeping(loaded.name))]
     return [place for place in own if not place.name.rpartition(".")[2].startswith("__")]
 
 

@@ -24,6 +24,8 @@ RELEASES = (
 )
 # The block pool, its caches of each kind of layer, the scheduler, and what the scheduler keeps of a request.
 BOOKKEEPING = ("v1/core", "v1/request.py", "v1/kv_cache_interface.py", "v1/kv_cache_spec_registry.py")
+# What is kept of blocks in host memory: no edit is drawn here, but a finding may call it.
+HOST_BOOKKEEPING = ("v1/kv_offload", "distributed/kv_transfer/kv_connector/v1/offloading")
 # The core runs a loop; a client's message may call each of its methods, which it looks up by their names.
 ENTRANCES = Entrances(
     loops=(r"v1/engine/core\.py:\w+\.run_busy_loop",),
@@ -51,6 +53,7 @@ class VLLMPlugin:
     folder: Path | None = Path(__file__).parent
     own: bool = False
     bookkeeping: tuple[str, ...] = BOOKKEEPING
+    host_bookkeeping: tuple[str, ...] = HOST_BOOKKEEPING
     entrances: Entrances = ENTRANCES
     extra: str = "vllm"
 
