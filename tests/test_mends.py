@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -99,7 +100,8 @@ class Releases:
     def mended(self, *kept: Kept, lawful: tuple[Kept, ...] = (LAWFUL,)) -> dict[str, Mend]:
         """What mends these traces."""
         later = {one.name: shown(one, self.later) for one in kept}
-        return found(Attempts(self.loaded, OtherRelease(self.folder / "two"), kept, later), lawful)
+        other = OtherRelease(self.folder / "two", self.folder / "one")
+        return found(Attempts(self.loaded, other, kept, later), lawful)
 
     def close(self) -> None:
         for name in (self.name, f"{self.name}_later"):
@@ -198,12 +200,103 @@ def test_only_names_that_a_function_needs_are_added(tmp_path: Path, made: list[R
     several = releases(made, tmp_path, second.replace("class Pool(", helper))
     assert several.mended(BROKEN)["broken"].places == (FunctionPlace("pool.py", "Pool.free"),)
     module = sys.modules[several.name]
-    known = new_names("pool.py", tmp_path / "one", OtherRelease(tmp_path / "two"))
+    one, two = tmp_path / "one", tmp_path / "two"
+    known = new_names(["pool.py"], one, OtherRelease(two))
     assert {name for one in known for name in one.names} == {"whole_as_method", "all", "most"}
-    add_needed([definitions(tmp_path / "two" / "pool.py")["Pool.free"]], known, tmp_path / "one")
+    add_needed([("pool.py", definitions(two / "pool.py")["Pool.free"])], known, one, two)
     pool = vars(module)["Pool"]
     assert [hasattr(pool, name) for name in ("all", "most", "pages")] == [True, False, False]
     assert hasattr(module, "whole_as_method")
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("\ndef biggest():\n    return 100\n\nmost = biggest()\n", "the name is made by a function that is new, too"),
+        ("\nmost = biggest()\n\nclass Later:\n    pass\n\ndef biggest():\n    return 100\n", "and stands behind it"),
+        ("\nmost: int = 100\n", "the name has an annotation"),
+        ("\nfrom sys import nowhere, maxsize as most\n", "a name that this release lacks is imported beside it"),
+    ],
+)
+def test_a_new_name_is_added_however_it_is_made(tmp_path: Path, made: list[Releases], more: str, why: str) -> None:
+    second = GOOD.replace("self.put(whole(slots))", "self.put(whole(slots)[:most])")
+    several = releases(made, tmp_path, second)
+    (tmp_path / "two" / "pool.py").write_text(textwrap.dedent(second) + more, encoding="utf-8")
+    places = (FunctionPlace("pool.py", "Pool.free"),)
+    later = {BROKEN.name: ShownTrace(CONFORMS, took=shown(BROKEN, Releases(_other(tmp_path), GOOD, GOOD).loaded).took)}
+    attempts = Attempts(several.loaded, OtherRelease(tmp_path / "two"), [BROKEN], later)
+    assert found(attempts, [LAWFUL])[BROKEN.name].places == places, why
+
+
+def test_what_describes_a_field_is_not_added(tmp_path: Path, made: list[Releases]) -> None:
+    second = GOOD.replace(
+        "class Pool(Base):", "class Pool(Base):\n    most: list = field(default_factory=list)\n    least: int = 1"
+    )
+    several = releases(made, tmp_path, GOOD)
+    (tmp_path / "two" / "pool.py").write_text(textwrap.dedent(second), encoding="utf-8")
+    assert "least: int" in second
+    known = new_names(["pool.py"], several.loaded.roots[0], OtherRelease(tmp_path / "two"))
+    assert {name for one in known for name in one.names} == {"least"}
+
+
+@pytest.mark.parametrize("how", ["absolute", "relative", "in the function"])
+def test_new_names_that_are_imported_are_added_where_they_come_from(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what they need there, and nothing else; a name that stands nowhere is left out alone."""
+    package = f"tools_of_{tmp_path.name}"
+    newer = "def fresh():\n    return _seven()\n\ndef _seven():\n    return 7\n\ndef unused():\n    pass\n"
+    line = f"from {'.tools' if how == 'relative' else package + '.tools'} import lost, fresh, unused\n"
+    free = f"{line}def free():\n    return fresh(), lost()\n"
+    if how == "in the function":
+        free = f"def free():\n    from {package}.tools import fresh\n    return fresh()\n"
+    for release, texts in (("one", ("", "def free():\n    pass\n")), ("two", (newer, free))):
+        (tmp_path / release / package).mkdir(parents=True)
+        for name, text in zip(("__init__", "tools", "pool"), ("", *texts), strict=True):
+            (tmp_path / release / package / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path / "one"))
+    tools, pool = (importlib.import_module(f"{package}.{name}") for name in ("tools", "pool"))
+    try:
+        root, other = tmp_path / "one" / package, OtherRelease(tmp_path / "two" / package)
+        text = definitions(other.root / "pool.py")["free"]
+        files = ["pool.py"] if how != "in the function" else ["pool.py", "tools.py"]
+        add_needed([("pool.py", text)], new_names(files, root, other), root, other.root)
+        assert [name for name in ("fresh", "_seven", "unused", "lost") if hasattr(tools, name)] == ["fresh", "_seven"]
+        assert tools.fresh() == 7
+        assert [hasattr(pool, name) for name in ("fresh", "unused", "lost")] == [how != "in the function", False, False]
+    finally:
+        for name in (package, tools.__name__, pool.__name__):
+            sys.modules.pop(name, None)
+
+
+def test_a_class_that_was_moved_and_got_another_name_mends(tmp_path: Path, made: list[Releases]) -> None:
+    second = GOOD.replace("class Pool(", "class Slots(").replace("whole(slots))", "self.every(slots))")
+    second += "\n    def every(self, slots):\n        return [*slots]\n"
+    several = releases(made, tmp_path, GOOD)
+    (tmp_path / "two" / "pool.py").unlink()
+    (tmp_path / "two" / "slots.py").write_text(textwrap.dedent(second), encoding="utf-8")
+    assert several.mended(BROKEN)["broken"].places == (FunctionPlace("pool.py", "Pool.free"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "name"),
+    [
+        ("def a(): pass\nclass New:\n    def f(self): pass\n    def g(self): pass\n", "new.py", "New"),
+        ("def a(): pass\nclass New:\n    def f(self): pass\n", "new.py", "New"),
+        ("def a(): pass\nclass New:\n    def h(self): pass\n", "new.py", ""),
+        ("def a(): pass\nclass New:\n    def f(self): pass\nclass Newer:\n    def g(self): pass\n", "new.py", ""),
+        ("class New:\n    def f(self): pass\n    def g(self): pass\n", "", ""),
+    ],
+)
+def test_a_file_and_a_class_are_found_by_what_they_define(tmp_path: Path, text: str, file: str, name: str) -> None:
+    for release, where in (("one", "old.py"), ("two", "new.py")):
+        (tmp_path / release).mkdir()
+        was = "def a(): pass\nclass Old:\n    def f(self): pass\n    def g(self): pass\n"
+        (tmp_path / release / where).write_text(text if release == "two" else was, encoding="utf-8")
+    other = OtherRelease(tmp_path / "two", tmp_path / "one")
+    assert other.file_for("old.py") == file
+    assert other.class_for("old.py", "Old") == name
+    assert (other.text(FunctionPlace("old.py", "Old.f")) is not None) == bool(name)
 
 
 def test_a_function_that_the_class_inherits_in_the_next_release_mends(tmp_path: Path, made: list[Releases]) -> None:

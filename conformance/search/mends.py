@@ -17,8 +17,8 @@ attempt is made in a forked process. Functions mend a trace where all of this ho
 - each lawful trace that keeps the law before keeps it with these functions, too, or else with these and all others that
   it calls and that differ: what the next release has changed in step in several places breaks where it is mixed.
 
-Names that only the next release defines in these files are added where a replaced function needs them, so that it finds
-what it calls, and for the control too.
+Names that only the next release defines in these files, or in a file from which they import them, are added where a
+replaced function needs them, so that it finds what it calls, and for the control too.
 
 This is run, not judged.
 """
@@ -170,10 +170,10 @@ class Attempts:
         return tuple(place for place in self.calls[kept.name] if self.differing(place))
 
     def _new_names(self) -> list[NewName]:
-        """What the next release adds to the files that the broken traces call."""
+        """What the next release adds to the files that the broken traces call, and to what these import from."""
         if self._names is None:
             files = sorted({file for kept in self.broken for file in self.files(kept)})
-            self._names = [name for file in files for name in new_names(file, self.root, self.other)]
+            self._names = new_names(files, self.root, self.other)
         return self._names
 
     def with_text(self, places: Places, kept: Sequence[Kept], own: bool = False) -> dict[str, ShownTrace]:
@@ -183,10 +183,11 @@ class Attempts:
         """
         later = [self.other.text(place) for place in places]
         nodes = [definitions(self.root / place.file).get(place.name) for place in places] if own else later
+        texts = [(place.file, node) for place, node in zip(places, later, strict=True) if node is not None]
         names = self._new_names()
 
         def look() -> dict[str, Json]:
-            add_needed([node for node in later if node is not None], names, self.root)
+            add_needed(texts, names, self.root, self.other.root)
             for place, node in zip(places, nodes, strict=True):
                 if not isinstance(node, Function):
                     raise LookupError(place)
@@ -328,7 +329,7 @@ def mends(
     if strange := [name for name in broken if later[name].verdict != CONFORMS]:
         raise EngineError(f"{strange[0]} breaks a law on the next release, too: docs/findings.json is out of date")
     traces = {name: trace_files.load(name) for name in (*broken, *lawful)}
-    attempts = Attempts(loaded, OtherRelease(root), [traces[name] for name in broken], later)
+    attempts = Attempts(loaded, OtherRelease(root, loaded.roots[0]), [traces[name] for name in broken], later)
     others = [traces[name] for name in lawful]
     attempts.warm(others)
     kept = attempts.lawful(others)

@@ -1,8 +1,9 @@
 """Functions of the loaded release of an engine are replaced by their text in another release.
 
 The text is compiled among the names of the module that the function is in. Names that only the other release has can be
-added to this module before: a function that calls a new helper finds it then. Nothing is written to a file, and what is
-loaded stays changed until the process ends: ``conformance.search.mends`` does this in forked processes.
+added to this module before: a function that calls a new helper finds it then. A file that was moved, and a class that
+got another name, are looked for by what they define. Nothing is written to a file, and what is loaded stays changed
+until the process ends: ``conformance.search.mends`` does this in forked processes.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import __future__
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,8 @@ from typing import Any
 FUTURE = __future__.annotations.compiler_flag
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Defined = Function | ast.ClassDef
-_DEF = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
+_DEF = re.compile(r"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)", re.MULTILINE)
+ENOUGH = 1 / 2  # of what a file or a class defines, which one that has taken its place must define, too
 
 
 @dataclass(frozen=True, order=True)
@@ -72,21 +74,60 @@ def _text(path: Path) -> str:
 
 @dataclass
 class OtherRelease:
-    """The source of a release that is not loaded. ``root``: the folder of the engine's package."""
+    """The source of a release that is not loaded. ``root``: the folder of the engine's package; ``loaded``: that of the
+    loaded release, without which nothing is known of files and classes that were moved together.
+    """
 
     root: Path
+    loaded: Path | None = None
     _defining: dict[str, list[Path]] = field(default_factory=dict)
+    _moved: dict[str, str] = field(default_factory=dict)
 
     def text(self, place: FunctionPlace) -> Function | None:
         """The function of this name in the file of this name. Where that has none, the function was moved: then the one
         in the only other file that defines this name, or else the one that the class inherits there from a class of
-        that file. ``None`` where there is none of these.
+        that file, or else the one of the class that has taken the place of its class. ``None`` where there is none of
+        these.
         """
         here = definitions(self.root / place.file).get(place.name)
         if here is None:
-            others = [path for path in self._files(place) if place.name in definitions(path)]
+            others = [path for path in self._files(place.name) if place.name in definitions(path)]
             here = definitions(others[0])[place.name] if len(others) == 1 else self._inherited(place)
+        if here is None and (owner := self.class_for(place.file, place.owner)):
+            name = f"{owner}.{place.name.rpartition('.')[2]}"
+            here = definitions(self.root / self.file_for(place.file)).get(name)
         return here if isinstance(here, Function) else None
+
+    def file_for(self, file: str) -> str:
+        """The file of this name; where it is gone, the only other one that defines at least half of what stands at the
+        top of the loaded release's file. Empty where there is none.
+        """
+        if (self.root / file).is_file():
+            return file
+        if file not in self._moved:
+            ours = [] if self.loaded is None else [name for name in definitions(self.loaded / file) if "." not in name]
+            having = Counter(path for name in ours for path in self._files(name) if name in definitions(path))
+            most = [path for path, times in having.items() if times == max(having.values())]
+            enough = len(most) == 1 and having[most[0]] >= ENOUGH * len(ours)
+            self._moved[file] = most[0].relative_to(self.root).as_posix() if enough else ""
+        return self._moved[file]
+
+    def class_for(self, file: str, name: str) -> str:
+        """The class of this name in the file that has taken this file's place; where it is gone, the class that only
+        this release has there, if it has at least half of the methods, and more than any other. Empty where there is
+        none.
+        """
+        if self.loaded is None or not name or not (moved := self.file_for(file)):
+            return ""
+        ours, theirs = definitions(self.loaded / file), definitions(self.root / moved)
+        if name in theirs:
+            return name
+        methods = _methods(ours, name)
+        new = [one for one, node in theirs.items() if isinstance(node, ast.ClassDef) and one not in ours]
+        alike = Counter({one: len(methods & _methods(theirs, one)) for one in new}).most_common(2)
+        best = alike[0][1] if alike else 0
+        alone = [one for one, times in alike if times == best and times]
+        return alone[0] if len(alone) == 1 and best >= ENOUGH * len(methods) else ""
 
     def _inherited(self, place: FunctionPlace) -> Defined | None:
         known = definitions(self.root / place.file)
@@ -98,12 +139,18 @@ class OtherRelease:
         names = (f"{name}.{place.name.rpartition('.')[2]}" for name in classes if name)
         return next((known[name] for name in names if name in known), None)
 
-    def _files(self, place: FunctionPlace) -> list[Path]:
+    def _files(self, name: str) -> list[Path]:
         if not self._defining:
             for path in sorted(self.root.rglob("*.py")):
-                for name in {*_DEF.findall(_text(path))}:
-                    self._defining.setdefault(name, []).append(path)
-        return self._defining.get(place.name.rpartition(".")[2], [])
+                for one in {*_DEF.findall(_text(path))}:
+                    self._defining.setdefault(one, []).append(path)
+        return self._defining.get(name.rpartition(".")[2], [])
+
+
+def _methods(known: dict[str, Defined], owner: str) -> set[str]:
+    """The names of the functions that a class of a file defines."""
+    found = {name for name, node in known.items() if isinstance(node, Function)}
+    return {name.rpartition(".")[2] for name in found if name.rpartition(".")[0] == owner}
 
 
 def differs(one: ast.AST, other: ast.AST) -> bool:
@@ -166,8 +213,10 @@ def made(node: Defined, module: ModuleType, owner: type | None) -> Any:
 
 @dataclass(frozen=True)
 class NewName:
-    """What a statement of the other release defines, and the loaded release lacks. ``owner``: the class in whose body
-    it stands; empty for a statement of the module. ``names``: what it defines; ``words``: what it names itself.
+    """What a statement of the other release defines, and the loaded release lacks. ``file``: of the loaded release.
+    ``owner``: the class of the loaded release in whose body it stands; empty for a statement of the module. ``names``:
+    what it defines; ``words``: what it names itself; ``imports``: the files of the package, each with a name, from
+    which it imports. ``asked``: it is needed only where it is imported from its file, or by what was added to that.
     """
 
     file: str
@@ -175,22 +224,67 @@ class NewName:
     node: ast.stmt
     names: frozenset[str]
     words: frozenset[str]
+    imports: frozenset[tuple[str, str]] = frozenset()
+    asked: bool = False
 
 
-def new_names(file: str, root: Path, other: OtherRelease) -> list[NewName]:
-    """What the other release's file of this name imports and defines, in the module and in its classes, and the loaded
-    release's lacks. No class gets what the loaded release keeps in its objects.
+def new_names(files: Iterable[str], root: Path, other: OtherRelease) -> list[NewName]:
+    """What the other release's files of these names import and define, in the module and in its classes, and the loaded
+    release's lack; and what these files import from other files of the package, and the loaded release's lack. No class
+    gets what the loaded release keeps in its objects.
     """
-    module = module_of(root / file)
-    if module is None:
+    several = [*dict.fromkeys(files)]
+    found = [name for file in several for name in (*_of_module(file, root, other), *_of_classes(file, root, other))]
+    sources = [*several]
+    for name in found:  # grows by what each further file has, which may import again
+        for source in sorted({file for file, _ in name.imports} - {*sources}):
+            sources.append(source)
+            found += _of_module(source, root, other, asked=True)
+    return found
+
+
+def _of_module(file: str, root: Path, other: OtherRelease, asked: bool = False) -> list[NewName]:
+    module, there = module_of(root / file), other.file_for(file)
+    if module is None or not there:
         return []
-    found = [_new(file, "", node) for node in _statements(other.root / file) if _lacks(module, node)]
-    kept = _kept_in_objects(root / file)
-    for name, node in definitions(other.root / file).items():
-        owner = _owner(module, name)
-        if isinstance(node, ast.ClassDef) and isinstance(owner, type):
+    lines = [line for statement in _statements(other.root / there) for line in _one_by_one(statement)]
+    return [_new(file, "", line, other.root, there, asked) for line in lines if _lacks(module, line)]
+
+
+def _of_classes(file: str, root: Path, other: OtherRelease) -> list[NewName]:
+    module, there = module_of(root / file), other.file_for(file)
+    found: list[NewName] = []
+    if module is None or not there:
+        return found
+    kept, theirs = _kept_in_objects(root / file), definitions(other.root / there)
+    for name, ours in definitions(root / file).items():
+        owner, node = _owner(module, name), theirs.get(other.class_for(file, name) or name)
+        if isinstance(ours, ast.ClassDef) and isinstance(node, ast.ClassDef) and isinstance(owner, type):
             inner = [line for line in node.body if _lacks(owner, line) and not kept & {*_names(line)}]
-            found += [_new(file, name, line) for line in inner]
+            found += [_new(file, name, line, other.root, there) for line in inner]
+    return found
+
+
+def _one_by_one(node: ast.stmt) -> list[ast.stmt]:
+    """An import of several names as imports of one name each: the loaded release may lack one of them."""
+    if isinstance(node, ast.ImportFrom):
+        return [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
+    return [ast.Import([alias]) for alias in node.names] if isinstance(node, ast.Import) else [node]
+
+
+def imports_of(node: ast.AST, root: Path, file: str) -> set[tuple[str, str]]:
+    """The files of the package in the folder ``root`` from which a text of this file imports, each with a name."""
+    found = set()
+    for one in ast.walk(node):
+        if isinstance(one, ast.ImportFrom):
+            words = one.module.split(".") if one.module else []
+            if one.level:
+                words = [*Path(file).parts[: -one.level], *words]
+            elif not words or words.pop(0) != root.name:
+                continue
+            path = "/".join(words)
+            source = next((p for p in (f"{path}.py", f"{path}/__init__.py") if path and (root / p).is_file()), "")
+            found |= {(source, alias.name) for alias in one.names if source}
     return found
 
 
@@ -199,8 +293,9 @@ def _lacks(owner: Any, node: ast.stmt) -> bool:
     return bool(names) and not all(hasattr(owner, name) for name in names)
 
 
-def _new(file: str, owner: str, node: ast.stmt) -> NewName:
-    return NewName(file, owner, node, frozenset(_names(node)), frozenset(words_of(node)))
+def _new(file: str, owner: str, node: ast.stmt, root: Path, there: str, asked: bool = False) -> NewName:
+    words, imports = frozenset(words_of(node)), frozenset(imports_of(node, root, there))
+    return NewName(file, owner, node, frozenset(_names(node)), words, imports, asked)
 
 
 def words_of(node: ast.AST) -> set[str]:
@@ -220,33 +315,58 @@ def _owner(module: ModuleType, name: str) -> Any:
     return found
 
 
-def add_needed(nodes: Iterable[ast.AST], known: Sequence[NewName], root: Path) -> None:
-    """Adds the new names that these texts name, and those that the added texts name. What needs more than the loaded
-    release has is left out: a function that calls it fails.
+def add_needed(texts: Iterable[tuple[str, ast.AST]], known: Sequence[NewName], root: Path, other: Path) -> None:
+    """Adds the new names that these texts name, and those that the added texts name; each text with its file in the
+    other release, whose package is in the folder ``other``. What needs more than the loaded release has is left out: a
+    function that calls it fails.
     """
-    words: set[str] = set().union(*map(words_of, nodes))
+    words, imports = set[str](), set[tuple[str, str]]()
+    for file, text in texts:
+        words |= words_of(text)
+        imports |= imports_of(text, other, file)
     left, found = [*known], list[NewName]()
-    while needed := [one for one in left if one.names & words]:
+    while needed := [one for one in left if _is_needed(one, words, imports)]:
         left = [one for one in left if one not in needed]
         found += needed
-        words = words.union(*(one.words for one in needed))
-    for one in sorted(found, key=lambda one: bool(one.owner)):  # the modules' first: classes may name them
-        if (module := module_of(root / one.file)) is not None:
-            with suppress(Exception):
-                _add(one.node, module, _owner(module, one.owner))
+        for one in needed:
+            words |= one.words
+            imports |= {*one.imports, *((one.file, word) for word in one.words)}
+    left = sorted(found, key=lambda one: bool(one.owner))  # the modules' first: classes may name them
+    while waiting := [one for one in left if not _added(one, root)]:  # what it names may have been added by now
+        if len(waiting) == len(left):
+            return
+        left = waiting
 
 
-def _add(node: ast.stmt, module: ModuleType, owner: Any) -> None:
+def _is_needed(name: NewName, words: set[str], imports: set[tuple[str, str]]) -> bool:
+    imported = any((name.file, one) in imports for one in name.names)
+    return imported or (not name.asked and bool(name.names & words))
+
+
+def _added(name: NewName, root: Path) -> bool:
+    """Adds a new name, if that can be done by now."""
+    module = module_of(root / name.file)
+    if module is None:
+        return False
+    try:
+        _add(name, module, _owner(module, name.owner))
+    except Exception:
+        return False
+    return True
+
+
+def _add(name: NewName, module: ModuleType, owner: Any) -> None:
     """Adds what a statement defines to a module or a class."""
+    node = name.node
     if isinstance(node, Function) and isinstance(owner, type):
         setattr(owner, node.name, made(node, module, owner))
         return
-    space = vars(module) if owner is module else {}
+    space: dict[str, Any] = {}
     alone = ast.fix_missing_locations(ast.Module([node], []))
-    exec(compile(alone, _file_of(module), "exec", FUTURE, dont_inherit=True), vars(module), space)
-    if owner is not module:
-        for name, value in space.items():
-            setattr(owner, name, value)
+    code = compile(alone, _file_of(module), "exec", FUTURE, dont_inherit=True)
+    exec(code, vars(module), vars(module) if owner is module else space)
+    for one in name.names & {*space}:
+        setattr(owner, one, space[one])
 
 
 @cache
@@ -271,3 +391,11 @@ def _names(node: ast.stmt) -> Iterator[str]:
         yield node.name
     elif isinstance(node, ast.Assign):
         yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_plain(node.value):
+        yield node.target.id
+
+
+def _is_plain(value: ast.expr | None) -> bool:
+    """An annotated name gets a value, which is not the description of a field of a dataclass."""
+    called = value.func if isinstance(value, ast.Call) else None
+    return value is not None and getattr(called, "id", getattr(called, "attr", "")) != "field"
