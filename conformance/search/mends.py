@@ -4,9 +4,10 @@
 break the law on the release and keep it on the next one, LAWFUL are those that keep it on both.
 
 The release is loaded, and functions that a broken trace calls, and whose text differs in the next release, are replaced
-by their text there: each function alone, then all changed methods of one class, all changed functions of one file, and
-everything that differs in the files that the trace calls. Of several functions as many as possible are taken back. Each
-attempt is made in a forked process. Functions mend a trace where all of this holds:
+by their text there: each function alone, then all changed methods of one class, all changed functions of one file, all
+changed methods of classes of which one needs what is new in another, and everything that differs in the files that the
+trace calls. Of several functions as many as possible are taken back. Each attempt is made in a forked process.
+Functions mend a trace where all of this holds:
 
 - with them the trace keeps every law, and each of its operations was sent to the engine;
 - each operation before the one that broke the law, and that operation too, took the transitions of the law that it
@@ -47,8 +48,12 @@ from conformance.search.replacing import (
     add_needed,
     definitions,
     differs,
+    kept_in_objects,
+    needed,
     new_names,
     replace,
+    stored_in,
+    words_of,
 )
 from conformance.telling.tell import tell as told
 from conformance.telling.where import CallRecorder, Roots
@@ -162,6 +167,23 @@ class Attempts:
             changed = here is not None and there is not None and differs(here, there)
             self._differing[place] = there if changed else None
         return self._differing[place]
+
+    def words(self, place: FunctionPlace) -> set[str]:
+        """The names that a function has in the next release, and those that the new names have which it needs."""
+        node = self.differing(place)
+        if node is None:
+            return set()
+        more = needed([(place.file, node)], self._new_names(), self.other.root)
+        return words_of(node).union(*(one.words for one in more))
+
+    def new_in(self, methods: Places) -> set[str]:
+        """What the next release adds to the class of these methods: names in its body, and attributes that they set."""
+        of_class = {(place.file, place.owner) for place in methods}
+        found = {name for one in self._new_names() if (one.file, one.owner) in of_class for name in one.names}
+        for place in methods:
+            node = self.differing(place)
+            found |= set() if node is None else stored_in(node) - kept_in_objects(self.root / place.file)
+        return found
 
     def called(self, kept: Kept) -> Places:
         """The functions that the trace calls and that differ in the next release."""
@@ -282,19 +304,35 @@ class _Judge:
         """Those of the functions that mend the trace, of which none can be left out; none if they do not mend it."""
         if not self.attempts.mends(places, [kept]):
             return ()
-        needed = _fewest(places, lambda fewer: bool(self.attempts.mends(fewer, [kept])))
-        return needed if self(needed, kept) else ()
+        fewest = _fewest(places, lambda fewer: bool(self.attempts.mends(fewer, [kept])))
+        return fewest if self(fewest, kept) else ()
 
 
 def _sets(attempts: Attempts, called: Places, files: Sequence[str]) -> Iterator[Places]:
-    """The functions that are tried together: the changed methods of a class, the changed functions of a file, all
-    changed functions that are called, and all of all files.
+    """The functions that are tried together: the changed methods of a class, the changed functions of a file, the
+    changed methods of two classes of which one needs the other, and of all that do so in a row, all changed functions
+    that are called, and all of all files.
     """
     classes = dict.fromkeys((place.file, place.owner) for place in called if place.owner)
     every = {file: _changed_of(attempts, file) for file in files}
-    tried = [tuple(place for place in every[file] if place.owner == owner) for file, owner in classes]
-    tried += [*every.values(), called, tuple(place for places in every.values() for place in places)]
+    methods = [tuple(place for place in every[file] if place.owner == owner) for file, owner in classes]
+    tried = [*methods, *every.values(), *_in_step(attempts, methods)]
+    tried += [called, tuple(place for places in every.values() for place in places)]
     yield from dict.fromkeys(places for places in tried if len(places) > 1)
+
+
+def _in_step(attempts: Attempts, classes: Sequence[Places]) -> Iterator[Places]:
+    """The methods of two classes of which one needs what is new in the other, then those of all that are so related."""
+    needs = [frozenset(word for place in one for word in attempts.words(place)) for one in classes]
+    gives = [attempts.new_in(one) for one in classes]
+    every = range(len(classes))
+    near = {n: {m for m in every if m != n and (needs[n] & gives[m] or needs[m] & gives[n])} for n in every}
+    yield from (classes[n] + classes[m] for n in every for m in sorted(near[n]) if n < m)
+    for n in every:
+        related = [n]
+        for one in related:
+            related += sorted(near[one] - {*related})
+        yield tuple(place for one in sorted(related) for place in classes[one])
 
 
 def _changed_of(attempts: Attempts, file: str) -> Places:

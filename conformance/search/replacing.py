@@ -256,7 +256,7 @@ def _of_classes(file: str, root: Path, other: OtherRelease) -> list[NewName]:
     found: list[NewName] = []
     if module is None or not there:
         return found
-    kept, theirs = _kept_in_objects(root / file), definitions(other.root / there)
+    kept, theirs = kept_in_objects(root / file), definitions(other.root / there)
     for name, ours in definitions(root / file).items():
         owner, node = _owner(module, name), theirs.get(other.class_for(file, name) or name)
         if isinstance(ours, ast.ClassDef) and isinstance(node, ast.ClassDef) and isinstance(owner, type):
@@ -315,23 +315,29 @@ def _owner(module: ModuleType, name: str) -> Any:
     return found
 
 
-def add_needed(texts: Iterable[tuple[str, ast.AST]], known: Sequence[NewName], root: Path, other: Path) -> None:
-    """Adds the new names that these texts name, and those that the added texts name; each text with its file in the
-    other release, whose package is in the folder ``other``. What needs more than the loaded release has is left out: a
-    function that calls it fails.
+def needed(texts: Iterable[tuple[str, ast.AST]], known: Sequence[NewName], other: Path) -> list[NewName]:
+    """The new names that these texts name, and those that the texts of these name; each text with its file in the other
+    release, whose package is in the folder ``other``.
     """
     words, imports = set[str](), set[tuple[str, str]]()
     for file, text in texts:
         words |= words_of(text)
         imports |= imports_of(text, other, file)
     left, found = [*known], list[NewName]()
-    while needed := [one for one in left if _is_needed(one, words, imports)]:
-        left = [one for one in left if one not in needed]
-        found += needed
-        for one in needed:
+    while more := [one for one in left if _is_needed(one, words, imports)]:
+        left = [one for one in left if one not in more]
+        found += more
+        for one in more:
             words |= one.words
             imports |= {*one.imports, *((one.file, word) for word in one.words)}
-    left = sorted(found, key=lambda one: bool(one.owner))  # the modules' first: classes may name them
+    return found
+
+
+def add_needed(texts: Iterable[tuple[str, ast.AST]], known: Sequence[NewName], root: Path, other: Path) -> None:
+    """Adds the new names that are ``needed``. What needs more than the loaded release has is left out: a function that
+    calls it fails.
+    """
+    left = sorted(needed(texts, known, other), key=lambda one: bool(one.owner))  # classes may name what modules have
     while waiting := [one for one in left if not _added(one, root)]:  # what it names may have been added by now
         if len(waiting) == len(left):
             return
@@ -370,10 +376,15 @@ def _add(name: NewName, module: ModuleType, owner: Any) -> None:
 
 
 @cache
-def _kept_in_objects(path: Path) -> set[str]:
+def kept_in_objects(path: Path) -> set[str]:
     """The attributes that a file assigns."""
-    nodes = (node for statement in _statements(path) for node in ast.walk(statement))
-    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    return {name for statement in _statements(path) for name in stored_in(statement)}
+
+
+def stored_in(node: ast.AST) -> set[str]:
+    """The attributes that a text assigns."""
+    inner = ast.walk(node)
+    return {one.attr for one in inner if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)}
 
 
 def _statements(path: Path) -> list[ast.stmt]:
