@@ -328,6 +328,41 @@ def test_of_several_functions_none_can_be_left_out(tmp_path: Path, made: list[Re
     assert {*several.mended(clear)["broken"].places} == {*places}
 
 
+KEEPER = """
+class Keeper:
+    def keep(self, slots):
+        return whole(slots)[:1]
+
+class Other:
+    def keep(self, slots):
+        return slots
+
+KEEPER, OTHER = Keeper(), Other()
+
+class Pool("""
+
+
+def test_classes_are_changed_together_of_which_one_needs_what_is_new_in_the_other(
+    tmp_path: Path, made: list[Releases]
+) -> None:
+    """``Pool.free`` needs the attribute that a method of ``Keeper`` sets; neither mends without the other. ``Other``
+    needs an attribute that its constructor sets, so that all changed functions together do not mend.
+    """
+    first = textwrap.dedent(GOOD).replace("put(whole(slots))", "put(KEEPER.keep(slots))")
+    first = first.replace("wanted = sum(after)", "OTHER.keep([])\n        wanted = sum(after)")
+    second = first.replace("KEEPER.keep(slots)", "KEEPER.keep(slots) or KEEPER.every")
+    later = KEEPER.replace("return whole(slots)[:1]", "self.every = whole(slots)")
+    later = later.replace("return slots", "return slots[: self.most]\n    def __init__(self):\n        self.most = 9")
+    two = [text.replace("class Pool(", more, 1) for text, more in ((second, later), (first, KEEPER))]
+    several = releases(made, tmp_path, *two)
+    places = (FunctionPlace("pool.py", "Keeper.keep"), FunctionPlace("pool.py", "Pool.free"))
+    assert {*several.mended(BROKEN)["broken"].places} == {*places}
+    other = OtherRelease(tmp_path / "two", tmp_path / "one")
+    attempts = Attempts(several.loaded, other, [BROKEN], {BROKEN.name: shown(BROKEN, several.later)})
+    assert attempts.new_in(places[:1]) == {"every"}
+    assert "every" in attempts.words(places[1])
+
+
 ZERO = "[page for page in self.free_pages if page]"
 
 

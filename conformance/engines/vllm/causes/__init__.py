@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from conformance.driver.protocol import Json
 from conformance.engines.vllm.alone import SCRIPTS
 
-__all__ = ["ASSERTION", "RUNS_ALONE", "SIZES", "STANDS_IN", "TURNS", "call", "launch", "script"]
+__all__ = ["ASSERTION", "RUNS_ALONE", "SIZES", "STANDS_IN", "STEPS", "TURNS", "call", "launch", "script"]
 
 RUNS_ALONE = False  # a program imports vLLM, as it is installed
 TURNS = "steps"  # what one round of a scheduler is called
 SIZES = "The pool and its blocks are small so that few messages do; attention backends have larger blocks"
 STANDS_IN = "what stands in is the configuration, the workers and, if there is one, the KV connector"
+# What a reader of the messages must know, line by line.
+STEPS = ("A step is what one call of Scheduler.schedule gives the workers to compute.",)
 ASSERTION = "says what is wrong"
 NULL_BLOCK = 1  # the pool has one block more than a run counts
 
