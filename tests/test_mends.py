@@ -239,6 +239,15 @@ def test_what_describes_a_field_is_not_added(tmp_path: Path, made: list[Releases
     assert {name for one in known for name in one.names} == {"least"}
 
 
+def test_a_class_is_not_asked_for_its_names(tmp_path: Path, made: list[Releases]) -> None:
+    """What stands in for another package refuses to answer."""
+    refuses = "class Refuses(type):\n    def __getattr__(cls, name):\n        raise RuntimeError(name)\n\n"
+    first = refuses + textwrap.dedent(GOOD).replace("class Base:", "class Base(metaclass=Refuses):")
+    several = releases(made, tmp_path, first + "\n    def every(self):\n        pass\n", first)
+    known = new_names(["pool.py"], several.loaded.roots[0], OtherRelease(tmp_path / "two"))
+    assert {name for one in known for name in one.names} == {"every"}
+
+
 @pytest.mark.parametrize("how", ["absolute", "relative", "in the function"])
 def test_new_names_that_are_imported_are_added_where_they_come_from(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

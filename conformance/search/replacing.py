@@ -290,7 +290,12 @@ def imports_of(node: ast.AST, root: Path, file: str) -> set[tuple[str, str]]:
 
 def _lacks(owner: Any, node: ast.stmt) -> bool:
     names = [*_names(node)]
-    return bool(names) and not all(hasattr(owner, name) for name in names)
+    return bool(names) and not all(_has(owner, name) for name in names)
+
+
+def _has(owner: Any, name: str) -> bool:
+    """A class is not asked: one that derives from what stands in for another package refuses to answer."""
+    return any(name in vars(one) for one in owner.__mro__) if isinstance(owner, type) else hasattr(owner, name)
 
 
 def _new(file: str, owner: str, node: ast.stmt, root: Path, there: str, asked: bool = False) -> NewName:
