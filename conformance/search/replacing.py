@@ -105,10 +105,10 @@ class OtherRelease:
         if (self.root / file).is_file():
             return file
         if file not in self._moved:
-            ours = [] if self.loaded is None else [name for name in definitions(self.loaded / file) if "." not in name]
-            having = Counter(path for name in ours for path in self._files(name) if name in definitions(path))
+            mine = [] if self.loaded is None else [name for name in definitions(self.loaded / file) if "." not in name]
+            having = Counter(path for name in mine for path in self._files(name) if name in definitions(path))
             most = [path for path, times in having.items() if times == max(having.values())]
-            enough = len(most) == 1 and having[most[0]] >= ENOUGH * len(ours)
+            enough = len(most) == 1 and having[most[0]] >= ENOUGH * len(mine)
             self._moved[file] = most[0].relative_to(self.root).as_posix() if enough else ""
         return self._moved[file]
 
@@ -119,11 +119,11 @@ class OtherRelease:
         """
         if self.loaded is None or not name or not (moved := self.file_for(file)):
             return ""
-        ours, theirs = definitions(self.loaded / file), definitions(self.root / moved)
+        mine, theirs = definitions(self.loaded / file), definitions(self.root / moved)
         if name in theirs:
             return name
-        methods = _methods(ours, name)
-        new = [one for one, node in theirs.items() if isinstance(node, ast.ClassDef) and one not in ours]
+        methods = _methods(mine, name)
+        new = [one for one, node in theirs.items() if isinstance(node, ast.ClassDef) and one not in mine]
         alike = Counter({one: len(methods & _methods(theirs, one)) for one in new}).most_common(2)
         best = alike[0][1] if alike else 0
         alone = [one for one, times in alike if times == best and times]
@@ -257,9 +257,9 @@ def _of_classes(file: str, root: Path, other: OtherRelease) -> list[NewName]:
     if module is None or not there:
         return found
     kept, theirs = kept_in_objects(root / file), definitions(other.root / there)
-    for name, ours in definitions(root / file).items():
+    for name, mine in definitions(root / file).items():
         owner, node = _owner(module, name), theirs.get(other.class_for(file, name) or name)
-        if isinstance(ours, ast.ClassDef) and isinstance(node, ast.ClassDef) and isinstance(owner, type):
+        if isinstance(mine, ast.ClassDef) and isinstance(node, ast.ClassDef) and isinstance(owner, type):
             inner = [line for line in node.body if _lacks(owner, line) and not kept & {*_names(line)}]
             found += [_new(file, name, line, other.root, there) for line in inner]
     return found
