@@ -267,9 +267,9 @@ def test_new_names_that_are_imported_are_added_where_they_come_from(
     tools, pool = (importlib.import_module(f"{package}.{name}") for name in ("tools", "pool"))
     try:
         root, other = tmp_path / "one" / package, OtherRelease(tmp_path / "two" / package)
-        text = definitions(other.root / "pool.py")["free"]
+        function = definitions(other.root / "pool.py")["free"]
         files = ["pool.py"] if how != "in the function" else ["pool.py", "tools.py"]
-        add_needed([("pool.py", text)], new_names(files, root, other), root, other.root)
+        add_needed([("pool.py", function)], new_names(files, root, other), root, other.root)
         assert [name for name in ("fresh", "_seven", "unused", "lost") if hasattr(tools, name)] == ["fresh", "_seven"]
         assert tools.fresh() == 7
         assert [hasattr(pool, name) for name in ("fresh", "unused", "lost")] == [how != "in the function", False, False]
