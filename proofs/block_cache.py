@@ -287,6 +287,18 @@ def goes_on_with_less(st: BlockCacheState, row: Number, job: Number, to: Length,
     return unasked(law.loaded(st, row, job, to, named), "the row has the window of the next token")
 
 
+def goes_on_without_a_state(
+    st: BlockCacheState, row: Number, job: Number, to: Length, named: Set
+) -> Step[BlockCacheState]:
+    """A transfer has failed, and a row with states runs on behind the places that it has skipped, without a state."""
+    return unasked(law.loaded(st, row, job, to, named), "a row with states has the state with which it goes on")
+
+
+def launches_too_late(st: BlockCacheState, row: Number, job: Number, since: Number) -> Step[BlockCacheState]:
+    """A pass is launched that uses no block of its row: a transfer may get its blocks while it writes them."""
+    return unasked(law.launch(st, row, job, since), "the pass writes to a place of the row")
+
+
 def ends_what_is_awaited(st: BlockCacheState, job: Number) -> Step[BlockCacheState]:
     """A transfer has failed, and the row that waits for it is not told: it waits for ever."""
     return unasked(law.end(st, job), "no row waits for the job")
@@ -345,10 +357,16 @@ def _unheld(st: BlockCacheState) -> Iterator[tuple[int, int, Set]]:
     yield from ((row, st.first(row), Set([b])) for row in _in(st, RUNS) for b in st.pool.blocks.items())
 
 
+def _behind(st: BlockCacheState) -> Iterator[tuple[int, int, int]]:
+    yield from ((row, job, st.pool.length(row)) for row, job in _begin(st))
+
+
+BEHIND = {"moves": {**MOVES, "launch": _behind}, "routes": {"launch": "admit allocate"}, "small": lambda: small()[2:]}
 UNHELD = {"moves": {**MOVES, "slide": _unheld}, "routes": {"slide": "admit allocate"}}
 GOES_ON = {"moves": {**MOVES, "compute": one_further}, "routes": {"compute": "admit allocate"}}
 WHILE_IT_LOADS = {"routes": {"finish": "admit allocate load keep"}}
 INTO_A_WINDOW = {"routes": {"loaded": "admit_and_load"}}
+INTO_A_STATE = {**INTO_A_WINDOW, "small": lambda: small()[2:]}
 ATTENTION = {"small": lambda: small()[:1]}  # without a window and without states
 SKIPS = {"moves": {**MOVES, "allocate": _skips}, "routes": {"allocate": "admit"}}
 
@@ -408,6 +426,8 @@ MUTANTS = (
     ),
     Mutant("admits_without_waiting", "admit_and_load", "a_load_has_a_row", admits_without_waiting),
     Mutant("goes_on_with_less", "loaded", "window_is_whole", goes_on_with_less, INTO_A_WINDOW),
+    Mutant("goes_on_without_a_state", "loaded", "row_goes_on_from_a_state", goes_on_without_a_state, INTO_A_STATE),
+    Mutant("launches_too_late", "launch", "pass_is_launched", launches_too_late, BEHIND),
     Mutant("ends_what_is_awaited", "end", "who_waits_is_awaited", ends_what_is_awaited),
     Mutant("ends_and_still_uses", "end", "only_jobs_in_flight_use_blocks", ends_and_still_uses),
     Mutant("keeps_without_the_transfer", "keep", "work_in_flight_goes_on", keeps_without_the_transfer),

@@ -130,6 +130,20 @@ def whole_window(st: BlockCacheState, row: Number, first: Number, to: Length) ->
     return (first == 0) | ((st.windowed(row) == 1) & window) | has_states(st, row)
 
 
+def has_its_state(st: BlockCacheState, row: Number, to: Length) -> Truth:
+    """A row with states has the block of the state after its first ``to`` tokens; before the first token it needs
+    none. Any other row needs none.
+    """
+    there = st.pool.indices.any(lambda i: (i == touched(to) - 1) & (st.pool.table(row, i) != NULL))
+    return no(has_states(st, row)) | (touched(to) == 0) | there
+
+
+def may_go_on(st: BlockCacheState, row: Number) -> Truth:
+    """With the tokens that it has computed, the row has the window and the state that its next token needs."""
+    to = computed(st, row)
+    return whole_window(st, row, st.first(row), to) & has_its_state(st, row, to)
+
+
 def in_phase(st: BlockCacheState, row: Number, phase: Number, sentence: str) -> Requirement:
     """The row is in this phase."""
     return requires(st.pool.rows.has(row) & (st.phase(row) == phase), sentence)
@@ -140,16 +154,18 @@ def is_running(st: BlockCacheState, row: Number) -> Requirement:
     return in_phase(st, row, RUNS, "the row is running")
 
 
-def _ended(st: BlockCacheState, row: Number) -> BlockCacheState:
-    """The maps of a row that is not in use any more."""
+def _with_row(
+    st: BlockCacheState, row: Number, count: Number, slots: Length, first: Number, phase: Number
+) -> BlockCacheState:
+    """The row has ``count`` whole places computed, these slots, this first place, and is in this phase."""
     return but(
         st,
-        whole=st.whole.put(row, 0),
+        whole=st.whole.put(row, count),
         rest=st.rest.put(row, 0),
-        ahead_whole=st.ahead_whole.put(row, 0),
-        ahead_rest=st.ahead_rest.put(row, 0),
-        first=st.first.put(row, 0),
-        phase=st.phase.put(row, IDLE),
+        ahead_whole=st.ahead_whole.put(row, slots.pages),
+        ahead_rest=st.ahead_rest.put(row, slots.rest),
+        first=st.first.put(row, first),
+        phase=st.phase.put(row, phase),
     )
 
 
@@ -208,16 +224,7 @@ def admit(st: BlockCacheState, row: Number, story: Number, skipped: Number, foun
             ),
             requires((found.length > 0) | (skipped == 0), "nothing is skipped where nothing is found"),
         ),
-        then=but(
-            st,
-            pool=joins.then,
-            whole=st.whole.put(row, count),
-            rest=st.rest.put(row, 0),
-            ahead_whole=st.ahead_whole.put(row, count),
-            ahead_rest=st.ahead_rest.put(row, 0),
-            first=st.first.put(row, skipped),
-            phase=st.phase.put(row, RUNS),
-        ),
+        then=but(_with_row(st, row, count, Length(count, 0), skipped, RUNS), pool=joins.then),
         calls=(begun, skips, fills, joins),
     )
 
@@ -243,7 +250,9 @@ def admit_and_load(
     begun, skips, fills, joins = _admitted(st, row, story, skipped, found)
     takes = call("pool", block_pool.take, joins.then, row, touched(to) - count, chosen)
     pool, fresh = takes.then, st.pool.blocks.such(lambda b: found.has(b) & (st.pool.refs(b) == 0), found.items)
-    written = pool.blocks.such(lambda b: holds(pool, row, b) & (count <= pool.index(b)), lambda: of_row(pool, row))
+    written = pool.blocks.such(
+        lambda b: holds(pool, row, b) & (count <= pool.index(b)), lambda: of_row(pool, row, count)
+    )
     return Step(
         promises=(
             *_may_be_admitted(st, row, story),
@@ -268,15 +277,9 @@ def admit_and_load(
             in_flight.are_unused(st.flight, st.pool.blocks.such(chosen.has, chosen.items)),
         ),
         then=but(
-            st,
+            _with_row(st, row, count, to, skipped, LOADS),
             pool=pool,
             flight=in_flight.begun(st.flight, job, WRITES, row, written),
-            whole=st.whole.put(row, count),
-            rest=st.rest.put(row, 0),
-            ahead_whole=st.ahead_whole.put(row, to.pages),
-            ahead_rest=st.ahead_rest.put(row, to.rest),
-            first=st.first.put(row, skipped),
-            phase=st.phase.put(row, LOADS),
         ),
         calls=(begun, skips, fills, joins, takes),
     )
@@ -425,6 +428,11 @@ def shift(st: BlockCacheState, row: Number, block: Number, to: Number) -> Step[B
     )
 
 
+def _writes(st: BlockCacheState, row: Number, since: Number) -> Truth:
+    """The row has a place from ``since`` on, unless it has none at all."""
+    return (since == 0) | (since < st.pool.length(row))
+
+
 @stem.transition
 def launch(st: BlockCacheState, row: Number, job: Number, since: Number) -> Step[BlockCacheState]:
     """A forward pass of a running row is launched: it reads and writes the row's blocks from the place ``since`` on,
@@ -433,7 +441,7 @@ def launch(st: BlockCacheState, row: Number, job: Number, since: Number) -> Step
     The pass is in flight until its step is done. What the row gives up meanwhile, it still uses.
     """
     used = st.pool.blocks.such(
-        lambda b: holds(st.pool, row, b) & (since <= st.pool.index(b)), lambda: of_row(st.pool, row)
+        lambda b: holds(st.pool, row, b) & (since <= st.pool.index(b)), lambda: of_row(st.pool, row, since)
     )
     return Step(
         promises=(
@@ -444,6 +452,7 @@ def launch(st: BlockCacheState, row: Number, job: Number, since: Number) -> Step
                 whole_window(st, row, since, ahead(st, row)),
                 "the pass reads the whole window of a token for which the row has a slot",
             ),
+            requires(_writes(st, row, since), "the pass writes to a place of the row"),
         ),
         then=but(st, flight=in_flight.begun(st.flight, job, PASS, row, used)),
     )
@@ -457,7 +466,8 @@ def load(st: BlockCacheState, row: Number, job: Number) -> Step[BlockCacheState]
     pass that was launched before. So no pass in flight may use these blocks.
     """
     written = st.pool.blocks.such(
-        lambda b: holds(st.pool, row, b) & (st.whole(row) <= st.pool.index(b)), lambda: of_row(st.pool, row)
+        lambda b: holds(st.pool, row, b) & (st.whole(row) <= st.pool.index(b)),
+        lambda: of_row(st.pool, row, st.whole(row)),
     )
     return Step(
         promises=(is_running(st, row), in_flight.is_new(st.flight, job), in_flight.are_unused(st.flight, written)),
@@ -482,6 +492,7 @@ def loaded(st: BlockCacheState, row: Number, job: Number, to: Length, named: Set
             *step.promises,
             requires(own, "the job is the transfer into the row"),
             requires(whole_window(st, row, st.first(row), to), "the row has the window of the next token"),
+            requires(has_its_state(st, row, to), "a row with states has the state with which it goes on"),
         ),
         then=but(step.then, flight=in_flight.ended(st.flight, job)),
     )
@@ -547,7 +558,7 @@ def finish(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
             ),
             in_flight.is_left_alone(st.flight, row),
         ),
-        then=_ended(but(st, pool=ends.then), row),
+        then=but(_with_row(st, row, 0, Length(0, 0), 0, IDLE), pool=ends.then),
         calls=(ends,),
     )
 
@@ -792,6 +803,16 @@ def tokens_are_computed(was: BlockCacheState, now: BlockCacheState, row: Number,
     return length & (now.phase(row) == RUNS) & was.pool.blocks.all(hashed) & others_stay(was, now, row)
 
 
+@stem.change(only=("loaded",))
+def row_goes_on_from_a_state(was: BlockCacheState, now: BlockCacheState, row: Number, to: Length) -> Truth:
+    """A row with states that goes on after a transfer has a block for the state after its last computed token, whether
+    the transfer has brought all of it or failed (vLLM ``Scheduler._update_waiting_for_remote_kv``).
+    """
+    none = (to.pages == 0) & (to.rest == 0)
+    there = now.pool.indices.any(lambda i: (i == touched(to) - 1) & (now.pool.table(row, i) != NULL))
+    return implies(has_states(was, row), none | there)
+
+
 @stem.change(only=("slide",))
 def window_moves(was: BlockCacheState, now: BlockCacheState, row: Number, to: Number, gone: Set) -> Truth:
     """A window that moves on begins at its new place, and the row has given up exactly the blocks that are named."""
@@ -825,7 +846,8 @@ def row_waits(was: BlockCacheState, now: BlockCacheState, row: Number, job: Numb
 @stem.change(only=("launch",))
 def pass_is_launched(was: BlockCacheState, now: BlockCacheState, row: Number, job: Number, since: Number) -> Truth:
     """A pass that is launched uses exactly the blocks of its row from the first place on that it reads: nothing that
-    the row has left behind, and not less than the window of the last token for which the row has a slot.
+    the row has left behind, and not less than the window of the last token for which the row has a slot; in a row
+    that has places, the last of them at least.
     """
 
     def used(b: Number) -> Truth:
@@ -833,7 +855,7 @@ def pass_is_launched(was: BlockCacheState, now: BlockCacheState, row: Number, jo
 
     window = at_most(Length(since + was.window(row), was.window_rest(row)), ahead(was, row))
     enough = (since == 0) | has_states(was, row) | ((was.windowed(row) == 1) & window)
-    reads = (was.first(row) <= since) & enough
+    reads = (was.first(row) <= since) & enough & ((since == 0) | (since < was.pool.length(row)))
     return reads & job_begins(was, now, job, PASS, row) & was.pool.blocks.all(used)
 
 

@@ -1,15 +1,15 @@
 """How a scheduler's block tables come to rest: from every lawful state finitely many calls give back every block.
 
 The events of all jobs in flight come, those of transfers into rows that wait with nothing more than the row had
-before, as where each of them has failed. A row that has skipped places for what is transferred cannot go on then: its
-request ends. Then each row is finished. ``spec.logic.Drain`` says what is proved of these
-calls, and ``every_block_comes_back`` that every block is free and counted then.
+before, as where each of them has failed. A row that has skipped places for what is transferred cannot go on then, nor
+can one that has no state: its request ends. Then each row is finished. ``spec.logic.Drain`` says what is proved of
+these calls, and ``every_block_comes_back`` that every block is free and counted then.
 """
 
 from __future__ import annotations
 
 from spec import block_cache
-from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCacheState, computed, is_idle, whole_window
+from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCacheState, computed, is_idle, may_go_on
 from spec.block_pool_state import NULL
 from spec.in_flight import WRITES, flies, nothing_flies
 from spec.logic import Descent, Domain, Drain, Measure, Number, Set, Truth, ite, no
@@ -45,15 +45,9 @@ def is_awaited(st: BlockCacheState, j: Number) -> Truth:
     return flies(st.flight, j) & (st.flight.kind(j) == WRITES) & (st.phase(st.flight.row(j)) == LOADS)
 
 
-def goes_on(st: BlockCacheState, j: Number) -> Truth:
-    """The row of the job has the window of the token after those that it has computed."""
-    row = st.flight.row(j)
-    return whole_window(st, row, st.first(row), computed(st, row))
-
-
 def waits_in_vain(st: BlockCacheState, r: Number) -> Truth:
     """The row waits for a transfer without which it cannot go on."""
-    return (st.phase(r) == LOADS) & no(whole_window(st, r, st.first(r), computed(st, r)))
+    return (st.phase(r) == LOADS) & no(may_go_on(st, r))
 
 
 def is_left(st: BlockCacheState, r: Number) -> Truth:
@@ -67,7 +61,7 @@ ROWS = Measure(lambda st, r: ite(st.phase(r) == IDLE, 0, ite(st.phase(r) == LOAD
 DESCENTS = (
     Descent(
         "loaded",
-        lambda st, j: is_awaited(st, j) & goes_on(st, j),
+        lambda st, j: is_awaited(st, j) & may_go_on(st, st.flight.row(j)),
         block_cache.loaded,
         lambda st, j: (st.flight.row(j), j, computed(st, st.flight.row(j)), no_block(st)),
         JOBS,

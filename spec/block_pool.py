@@ -153,7 +153,9 @@ def fill(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
         then=but(
             st,
             filled=st.filled.put(row, to),
-            content=st.content.where(written, lambda b: prefix_at(st, row, st.index(b)), lambda: of_row(st, row)),
+            content=st.content.where(
+                written, lambda b: prefix_at(st, row, st.index(b)), lambda: of_row(st, row, st.filled(row))
+            ),
         ),
     )
 

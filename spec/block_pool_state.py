@@ -139,9 +139,9 @@ def some_free(st: BlockPoolState, need: int) -> FiniteSeq:
     return FiniteSeq(blocks[:need] if len(blocks) >= need else [])
 
 
-def of_row(st: BlockPoolState, row: int) -> list[int]:
-    """The blocks that the row holds, in order (finite reading)."""
-    return [b for i in range(st.length(row)) if (b := st.table(row, i)) != NULL]
+def of_row(st: BlockPoolState, row: int, since: int = 0) -> list[int]:
+    """The blocks that the row holds from the place ``since`` on, in order (finite reading)."""
+    return [b for i in range(since, st.length(row)) if (b := st.table(row, i)) != NULL]
 
 
 def held_by(st: BlockPoolState, row: Number) -> Set:
