@@ -488,6 +488,7 @@ HINTS = Hints(
         "idle_holds_nothing": "phases_are_known counted_is_held held_is_counted stands_at_its_place",
         "every_block_comes_back": "available_counts idle_holds_nothing",
         "a_transfer_refuses_a_reset": "what_a_transfer_uses_is_not_free",
+        "return_allocate_is_granted": "every_block_comes_back",
     },
     drain=block_drain.DRAIN,
     mutants=MUTANTS,

@@ -472,6 +472,8 @@ RELEVANT_LAWS = {
     "node_owns_its_key row_ends",
     "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags",
     "drain_free_rest_lowers": "phases",
+    "return_admit_is_granted": "phases one_row_a_session above_is_an_order",
+    "return_extend_is_granted": "quiescent phases one_row_a_session",
     "drain_close_is_granted": "phases one_row_a_session request_holds_its_prefix",
     "drain_close_lowers": "one_row_a_session phases",
     "drain_close_states_is_granted": "one_row_a_session",

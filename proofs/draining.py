@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import z3
 
-from proofs.symbols import Term, World, domain_of, lift
+from proofs import lemmas
+from proofs.answers import Pick
+from proofs.hints import Hints
+from proofs.symbols import Term, World, arguments, domain_of, lift
 from spec.logic import Descent, Drain, Measure, Step, no
 
 COMES_TO_REST = "comes_to_rest"  # the law that all claims together say
-DRAIN = "drain_"
+COMES_BACK = "comes_back_and_is_served"  # the law that all claims of ``Drain.returns`` together say
+DRAIN, RETURN = "drain_", "return_"
 GOES_ON = "drain_goes_on"
 GRANTED, LOWERS = "drain_{}_is_granted", "drain_{}_lowers"
+SERVED = "return_{}_is_granted"
 
 
-def claim_names(drain: Drain) -> list[str]:
-    """The names of all claims, in the order in which ``claims`` makes them."""
-    return [*(kind.format(call.name) for call in drain.descents for kind in (GRANTED, LOWERS)), GOES_ON]
+def sentences(drain: Drain) -> dict[str, str]:
+    """What the claims say together, by the name of the law that they are shown as."""
+    comes_back = {} if drain.returns is None else {COMES_BACK: drain.returns.sentence}
+    return {COMES_TO_REST: drain.sentence, **comes_back}
+
+
+def claim_names(drain: Drain, law: str | None = None) -> list[str]:
+    """The names of the claims of a law of ``sentences``, in the order in which they are made; without a law of all."""
+    rest = [*(kind.format(call.name) for call in drain.descents for kind in (GRANTED, LOWERS)), GOES_ON]
+    back = [] if drain.returns is None else [SERVED.format(call.__name__) for call in drain.returns.calls]
+    return {COMES_TO_REST: rest, COMES_BACK: back, None: [*rest, *back]}[law]
+
+
+def law_of(claim: str) -> str | None:
+    """The law of ``sentences`` to which a claim of this name belongs; ``None`` for any other obligation."""
+    laws = {COMES_TO_REST: DRAIN, COMES_BACK: RETURN}
+    return next((law for law, begins in laws.items() if claim.startswith(begins)), None)
 
 
 class DrainClaim(NamedTuple):
@@ -93,3 +113,36 @@ def _goes_on(drain: Drain, st: Any) -> Any:
 
     on = z3.Or(lift(drain.rest(st)), *map(possible, drain.descents))
     return z3.And(on, *map(natural, drain.measures))
+
+
+def returns(hints: Hints, new: Callable[[], tuple[World, Any]]) -> Iterator[tuple[World, Any, DrainClaim]]:
+    """A claim for each call of a request that comes at rest (``Drain.returns``), after the calls before it.
+
+    The last call keeps its promises and fits; that such a call has a lawful answer is proved of every state
+    (``proofs.fitting``). The others are granted with the answer that the hints name.
+    """
+    drain = hints.drain
+    assert drain is not None
+    assert drain.returns is not None
+    calls = drain.returns.calls
+    for number, name in enumerate(claim_names(drain, COMES_BACK), start=1):
+        world, st = new()
+        given: dict[str, Any] = {}
+        for call in calls:
+            given = arguments(world, call, hints.over, st) | given
+        asked = lift(drain.returns.asks(st, **_of(drain.returns.asks, given)))
+        goals: list[Any] = []
+        state, counted = st, len(world.counts)
+        for call in calls[:number]:
+            is_last = call is calls[-1]
+            answer = {} if is_last else hints.answers[call.__name__](Pick(world, []), state, given)
+            step = call(state, **_of(call, given | answer))
+            state, goals = step.then, [*goals, lift(step.kept & step.fits if is_last else step.granted)]
+        nothing = [lemmas.none(count) for count in world.counts[counted:] if count.unweighted]
+        facts = [lift(drain.given(st)), lift(drain.rest(st)), asked, *goals[:-1], *nothing]
+        yield world, st, DrainClaim(name, [], facts, goals[-1])
+
+
+def _of(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the given arguments that the function takes."""
+    return {name: value for name, value in given.items() if name in inspect.signature(function).parameters}

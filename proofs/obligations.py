@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
@@ -371,7 +372,10 @@ def drains(hints: Hints) -> Iterator[Formula]:
         world = World()
         return world, state_of(hints.stem, world)
 
-    for world, held, claim in draining.claims(hints.drain, new):
+    claims = [draining.claims(hints.drain, new)]
+    if hints.drain.returns is not None:
+        claims.append(draining.returns(hints, new))
+    for world, held, claim in itertools.chain(*claims):
         made = SymbolicCall(START, world, held, {}, Step(then=held), Term(world.fresh("one")), len(world.counts))
         given = partial(_with_laws, hints, made, claim.facts, members=claim.members)
         yield Formula(claim.name, given, claim.goal, given(only=relevant_laws_of(hints, START, claim.name)))

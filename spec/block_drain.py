@@ -12,7 +12,8 @@ from spec import block_cache
 from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCacheState, computed, is_idle, may_go_on
 from spec.block_pool_state import NULL
 from spec.in_flight import WRITES, flies, nothing_flies
-from spec.logic import Descent, Domain, Drain, Measure, Number, Set, Truth, ite, no
+from spec.lengths import Length, formed, touched
+from spec.logic import Descent, Domain, Drain, Measure, Number, Return, Set, Truth, ite, no
 
 
 def at_rest(st: BlockCacheState) -> Truth:
@@ -79,4 +80,15 @@ DESCENTS = (
     Descent("finish", is_left, block_cache.finish, lambda _, r: (r,), ROWS, rows_of),
 )
 
-DRAIN = Drain(at_rest, (JOBS, ROWS), DESCENTS, of_any_size)
+
+def has_room(st: BlockCacheState, row: Number, story: Number, to: Length) -> Truth:
+    """Its tokens need no more blocks than the pool has, and no more places than a row has. The prefix cache may find
+    nothing for it. (Of a request that needs rows in several groups of layers this is said for each row alone.)
+    """
+    need = touched(to)
+    fits = formed(to, st.block_size) & (need > 0) & st.pool.indices.has(need - 1) & (need <= st.pool.blocks.size)
+    return fits & st.pool.rows.has(row) & st.pool.stories.has(story)
+
+
+RETURNS = Return((block_cache.admit, block_cache.allocate), has_room)
+DRAIN = Drain(at_rest, (JOBS, ROWS), DESCENTS, of_any_size, RETURNS)

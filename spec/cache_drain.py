@@ -10,11 +10,12 @@ from __future__ import annotations
 from spec import cache, mamba_in_cache, mamba_slots_state
 from spec.cache_state import CacheState
 from spec.cache_theorems import deserted, nobody, requests_are_gone, rows_of
+from spec.lengths import Length, formed, touched
 from spec.lock_ref_state import lives
-from spec.logic import Descent, Domain, Drain, Measure, Number, Truth, ite, no
+from spec.logic import Descent, Domain, Drain, Measure, Number, Return, Truth, ite, no
 from spec.mamba_in_cache import session_owner
 from spec.mamba_slots_state import is_request, owns_nothing
-from spec.session_trim_state import IDLE, LEAVING, RUNNING, SAVED, is_row
+from spec.session_trim_state import IDLE, LEAVING, RUNNING, SAVED, full_pool, is_row, swa_pool
 
 
 def at_rest(st: CacheState) -> Truth:
@@ -172,4 +173,18 @@ DESCENTS = (
     ),
 )
 
-DRAIN = Drain(at_rest, (ROWS, REQUESTS, NODES, GROUPS, STATE_GROUPS), DESCENTS, numbered)
+
+def has_room(st: CacheState, row: Number, session: Number, story: Number, to: Length) -> Truth:
+    """The model has no mamba states; the tokens need no more pages than each pool of the model has, and no more than a
+    row has room for. The prefix cache may find nothing for it, and all tokens may be computed in one pass.
+    """
+    full, swa = full_pool(st.rows), swa_pool(st.rows)
+    need = touched(to)
+    fits = formed(to, full.page_size) & full.indices.has(need) & (need <= full.pages.size)
+    fits &= no(st.rows.pools.windowed) | (need <= swa.pages.size)
+    opened = (session == 0) | st.rows.sessions.has(session)
+    return no(st.tree.stateful) & fits & opened & is_row(st.rows, row) & st.contents.stories.has(story)
+
+
+RETURNS = Return((cache.admit, cache.extend), has_room)
+DRAIN = Drain(at_rest, (ROWS, REQUESTS, NODES, GROUPS, STATE_GROUPS), DESCENTS, numbered, RETURNS)

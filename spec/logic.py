@@ -311,18 +311,43 @@ class Descent(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Return:
+    """What a request gets that comes, or comes back, where the state is at rest.
+
+    ``calls``: transitions, one after the other. Arguments of two calls that have one name have one value. ``asks``:
+    which requests these are, by the state at rest and by arguments of the calls.
+    """
+
+    calls: tuple[Callable[..., Step[Any]], ...]
+    asks: Callable[..., Truth]
+
+    @property
+    def sentence(self) -> str:
+        """The claim in English."""
+        calls = ", ".join(call.__name__ for call in self.calls)
+        who = " ".join((self.asks.__doc__ or "").split())
+        return (
+            f"Where nothing is in use, a request that comes, or was preempted and comes back, gets what it needs: one "
+            f"after the other these calls are granted, and those that memory can refuse fit: {calls}. Of the request "
+            f"this is asked: {who}"
+        )
+
+
+@dataclass(frozen=True)
 class Drain:
     """How calls bring every lawful state to rest.
 
     Where a state is not at ``rest``, one of the ``descents`` is granted. Each makes one measure smaller at one member
     and makes none of the ``measures`` greater at any member. As no measure is negative and the members are finitely
     many, a state is at rest after finitely many of these calls. ``given``: what the sizes of the state must satisfy.
+    ``returns``: what a request gets that comes then; ``None`` where no call is refused for want of memory.
     """
 
     rest: Callable[[Any], Truth]
     measures: tuple[Measure, ...]
     descents: tuple[Descent, ...]
     given: Callable[[Any], Truth]
+    returns: Return | None = None
 
     @property
     def sentence(self) -> str:

@@ -90,13 +90,16 @@ HEADLINES = (
         "exists, of `admit_tail` if the match and the tail that it is called with are lawful, and of "
         "`continue_prefill` this is not proved; and from every state there are finitely many granted calls that end "
         "all requests, sessions and transfers and give back every page, every mamba slot, every block and every slot "
-        "of host memory. That an engine makes these calls is not said.",
+        "of host memory; then a request that was preempted or retracted is admitted again and gets all its slots, "
+        "where it fits into the pools at all. Of models with mamba states that is not said in `cache`, nor of requests "
+        "that wait behind others by priority. That an engine makes these calls is not said.",
         (
             *(("lock_ref", f"{what}_can_be_evicted") for what in ("a_leaf", "an_swa_part", "a_state")),
             ("lock_ref", "evictions_end"),
             ("cache", "a_lawful_answer_fits"),
             ("cache", "a_fitting_call_has_a_lawful_answer"),
             *((stem, "comes_to_rest") for stem in ("cache", "block_cache", "host_tier")),
+            *((stem, "comes_back_and_is_served") for stem in ("cache", "block_cache")),
             ("block_cache", "every_block_comes_back"),
             *(("cache", law) for law in ("quiescent", "states_are_quiescent")),
         ),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from proofs.draining import sentences
 from proofs.registry import STEMS, hints_of
 from slotproof.pages import law_pages, templating
 from slotproof.proving.headlines import assumptions, theorems
@@ -45,7 +46,7 @@ def test_each_law_stands_once_on_the_page_of_its_stem(name: str) -> None:
     every = {**own, **{law.name: law.sentence for law in hints.stem.changes.values()}}
     every |= law_pages.of_each_call(hints.stem)
     if hints.drain:
-        every["comes_to_rest"] = hints.drain.sentence
+        every |= sentences(hints.drain)
     said = re.findall(r'^- <a id="(\w+)"></a>\*\*`(\w+)`\*\*[^:]*: (.*)$', laws, re.MULTILINE)
     assert [(anchor, sentence) for anchor, _, sentence in said] == [*every.items()]
     assert all(anchor == shown for anchor, shown, _ in said)

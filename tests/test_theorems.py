@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from proofs import obligations
-from proofs.draining import COMES_TO_REST
+from proofs.draining import sentences
 from proofs.fitting import ANSWERED, FITS, assumed_choices
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
@@ -27,7 +27,7 @@ def test_each_law_of_a_theorem_is_a_law_that_is_proved(headline: Headline) -> No
     for stem, name in headline.laws:
         hints = hints_of(stem)
         proved = {*hints.stem.invariants, *hints.stem.changes}
-        proved |= {COMES_TO_REST} if hints.drain else set()
+        proved |= {*sentences(hints.drain)} if hints.drain else set()
         proved |= {FITS, ANSWERED} if hints.answers else set()
         assert name in proved, f"{stem} has no law {name}"
 

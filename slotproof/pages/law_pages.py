@@ -19,8 +19,7 @@ import z3
 from jinja2 import Environment
 
 import spec
-from proofs import constants, fitting
-from proofs.draining import COMES_TO_REST
+from proofs import constants, draining, fitting
 from proofs.hints import COMMON
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
@@ -164,7 +163,7 @@ def stem_page(name: str, said: Iterable[Mapping[str, Any]], functions: FunctionT
     """What the page of a stem shows. ``said``: the theorems, see ``headlines.theorems``."""
     hints = hints_of(name)
     stem, own = hints.stem, own_laws(hints.stem)
-    rest = [NamedSentence(COMES_TO_REST, hints.drain.sentence)] if hints.drain else []
+    rest = [NamedSentence(*one) for one in draining.sentences(hints.drain).items()] if hints.drain else []
     of_theorems = [(one["name"], [law["name"] for law in one["laws"] if law["stem"] == name]) for one in said]
     return StemPage(
         name,

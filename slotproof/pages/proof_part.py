@@ -18,8 +18,7 @@ from conformance.stems.fault import Fault
 from conformance.telling.picture import frame
 from conformance.telling.tell import tell
 from conformance.traces.outcome import outcome
-from proofs import prover
-from proofs.draining import COMES_TO_REST, DRAIN
+from proofs import draining, prover
 from proofs.hints import Hints
 from proofs.obligations import CALLS
 from proofs.prover import Verdict
@@ -116,14 +115,14 @@ def stem_of(name: str, verdicts: list[Verdict], shown: Json) -> dict[str, Any]:
 
 def _shared_columns(hints: Hints) -> list[str]:
     """The columns that stand for many obligations."""
-    return [COMES_TO_REST] * (hints.drain is not None) + [PARTS, CALLED] * bool(hints.stem.parts)
+    return [*(draining.sentences(hints.drain) if hints.drain else ())] + [PARTS, CALLED] * bool(hints.stem.parts)
 
 
 def _column(stem: Stem, obligation: str) -> str:
     """The column of an obligation: all that are inherited share one, and so do all promises of calls."""
     if obligation.startswith(CALLS):
         return CALLED
-    if obligation.startswith(DRAIN):
-        return COMES_TO_REST
+    if (drained := draining.law_of(obligation)) is not None:
+        return drained
     law = stem.invariants.get(obligation)
     return PARTS if law is not None and law.inherited else obligation

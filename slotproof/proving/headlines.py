@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from proofs import constants
-from proofs.draining import COMES_TO_REST, claim_names
+from proofs import constants, draining
 from proofs.fitting import ANSWERED, SENTENCES, assumed_choices, is_available_counts
 from proofs.obligations import SymbolicCall, call, touches
 from proofs.registry import hints_of
@@ -62,8 +61,8 @@ def assumed(stem: str) -> dict[str, list[str]]:
 
 def _sentence(stem: str, name: str) -> str:
     hints = hints_of(stem)
-    if name == COMES_TO_REST:
-        return hints.drain.sentence if hints.drain else ""
+    if hints.drain and name in (said := draining.sentences(hints.drain)):
+        return said[name]
     if name in SENTENCES:
         return SENTENCES[name]
     laws = hints.stem
@@ -76,8 +75,8 @@ def _rests_on(stem: str, name: str) -> list[tuple[str, str]]:
     known, named = hints.stem.invariants, hints.relevant_laws
     if name in SENTENCES:
         return [(stem, law) for law in known if is_available_counts(law)]
-    if name == COMES_TO_REST and hints.drain:
-        claims = claim_names(hints.drain)
+    if hints.drain and name in draining.sentences(hints.drain):
+        claims = draining.claim_names(hints.drain, name)
         rests_on = [*dict.fromkeys(law for claim in claims for law in named.get(claim, "").split())]
     elif name in known and known[name].theorem:
         rests_on = named.get(name, "").split() or [*known]
