@@ -181,9 +181,9 @@ def has_room(st: CacheState, row: Number, session: Number, story: Number, to: Le
     full, swa = full_pool(st.rows), swa_pool(st.rows)
     need = touched(to)
     fits = formed(to, full.page_size) & full.indices.has(need) & (need <= full.pages.size)
-    fits &= no(st.rows.pools.windowed) | (need <= swa.pages.size)
+    fits_swa = no(st.rows.pools.windowed) | (need <= swa.pages.size)
     opened = (session == 0) | st.rows.sessions.has(session)
-    return no(st.tree.stateful) & fits & opened & is_row(st.rows, row) & st.contents.stories.has(story)
+    return no(st.tree.stateful) & fits & fits_swa & opened & is_row(st.rows, row) & st.contents.stories.has(story)
 
 
 RETURNS = Return((cache.admit, cache.extend), has_room)

@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache as cache_of
 from typing import Any
 
 import pytest
@@ -28,13 +29,15 @@ from spec.session_trim_state import LEAVING, RUNNING, allocated, full_pool, is_r
 HINTS = hints_of("cache")
 
 
-def states() -> Iterator[CacheState]:
+@cache_of
+def states() -> list[CacheState]:
     """Lawful states: the first that calls lead to, and those on the way to each transition with a route."""
     transitions = HINTS.stem.transitions
-    yield from (way[-1].after for way in itertools.islice(paths(HINTS, transitions), 700))
+    found = [way[-1].after for way in itertools.islice(paths(HINTS, transitions), 700)]
     for name, route in HINTS.routes.items():
         ways = along(HINTS, route, name.split()[0], transitions)
-        yield from (way[-1].after for way in deque(ways, maxlen=12))
+        found += [way[-1].after for way in deque(ways, maxlen=12)]
+    return found
 
 
 def members(descent: Descent, st: CacheState) -> Iterator[int]:
