@@ -6,10 +6,12 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from conformance.driver.protocol import EngineError
-from conformance.engines.importing import Imported
+
+if TYPE_CHECKING:
+    from conformance.engines.importing import Imported
 
 # The ranks of a scheduler's process that is alone, as a launcher gives them to it.
 BY_WORKER = "set_global_server_args_for_scheduler"  # how the worker of some releases publishes

@@ -306,6 +306,10 @@ class SGLangServer:
             if kind == "left":
                 self._gone(numbers[0])
 
+    def strays(self, what: str) -> None:
+        """A call that changes pools or rows where the law follows no call (``ServerWatch``)."""
+        raise EngineError(f"{what} was called where the law follows no call, so there is no verdict")
+
     def _note(self, kind: str, whom: tuple[Any, ...]) -> None:
         """Keeps who is there, who is admitted, and who has a row."""
         if kind == "arrived":

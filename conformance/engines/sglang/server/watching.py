@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from conformance.driver.protocol import EngineError
-from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases.server_parts import ALL, Releases, calls, function, modules_with, part
 from conformance.stems.server.protocol import ADMITTED
+
+if TYPE_CHECKING:
+    from conformance.engines.importing import Imported
 
 
 class WatchedFunction(NamedTuple):
@@ -64,6 +65,8 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
 
 STATES_BEGUN, STATES_ENDED = "states_begun", "states_ended"
 RESULTED, LOADED_BACK = "resulted", "loaded_back"
+EVICTED = "evicted"
+STRAYED = "strayed"  # pools or rows were changed outside of every watched call
 BATCH, RESULTS = "managers.schedule_batch", "managers.scheduler_components.batch_result_processor"
 PROCESSOR = "SchedulerBatchResultProcessor"
 VERIFIED = f"{PROCESSOR}._resolve_spec_v2_tokens"
@@ -113,8 +116,11 @@ CHANGING = {
 TELLING = {
     "token_to_kv_pool_allocator": {"free_group_begin": "group_begun", "free_group_end": "group_ended"},
     "req_to_token_pool.mamba_allocator": {"alloc_group_begin": STATES_BEGUN, "alloc_group_end": STATES_ENDED},
-    "tree_cache": {"evict": "evicted", "evict_for_alloc": "evicted", "init_load_back": LOADED_BACK},
+    "tree_cache": {"evict": EVICTED, "evict_for_alloc": EVICTED, "init_load_back": LOADED_BACK},
 }
+
+
+IN_PLACE: set[Callable[..., Any]] = set()  # the functions that watch, in the place of those of the release
 
 
 class Told(Protocol):
@@ -123,14 +129,22 @@ class Told(Protocol):
     def tell(self, kind: str, answer: Any, *whom: Any) -> None:
         """Control goes to the run, and comes back when the run goes on. ``answer``: what the watched call returned."""
 
+    def strays(self, what: str) -> None:
+        """The call ``what`` to pools or rows is made next, outside of every watched call. ``STRAYED`` is told after it,
+        unless this raises.
+        """
+
 
 class ServerWatch:
-    """The watch of one server. ``told``: who is told. While the server runs, ``ServerWatch.now`` is its watch."""
+    """The watch of one server. ``told``: who is told. While the server runs, ``ServerWatch.now`` is its watch.
+    ``changes``: how many calls were made so far that change pools or rows. ``tree_changes``: how many that evict.
+    """
 
     now: ServerWatch | None = None
 
     def __init__(self, told: Told) -> None:
         self._told, self._depth, self._grouped = told, 0, False
+        self.changes = self.tree_changes = 0
 
     def within(
         self, call: Callable[[], Any], kind: str, whom: Callable[[], tuple[Any, ...]], changes: bool = True
@@ -146,11 +160,6 @@ class ServerWatch:
         if not self._depth:
             self._told.tell(kind, answer, *whom())
         return answer
-
-    def changing(self, what: str) -> None:
-        """A call to pools or rows. ``EngineError`` outside of every watched call."""
-        if not self._depth:
-            raise EngineError(f"{what} was called where the law follows no call, so there is no verdict")
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -187,8 +196,10 @@ class ServerWatch:
     def _checked(self, real: Callable[..., Any], what: str, later: bool) -> Callable[..., Any]:
         @functools.wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not (later and self._grouped):
-                self.changing(what)
+            self.changes += 1
+            if not self._depth and not (later and self._grouped):
+                self._told.strays(what)
+                return self.within(lambda: real(*args, **kwargs), STRAYED, lambda: (what,))
             self._depth += 1
             try:
                 return real(*args, **kwargs)
@@ -200,6 +211,8 @@ class ServerWatch:
     def _telling(self, real: Callable[..., Any], kind: str) -> Callable[..., Any]:
         @functools.wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
+            self.changes += 1
+            self.tree_changes += kind == EVICTED
             self._grouped = kind == STATES_BEGUN or (self._grouped and kind != STATES_ENDED)
             return self.within(lambda: real(*args, **kwargs), kind, lambda: args)
 
@@ -207,13 +220,17 @@ class ServerWatch:
 
 
 def watch_functions(imported: Imported) -> None:
-    """Puts the watched functions of a release in place, in each module that has them by name; once in a process.
+    """Puts the watched functions of a release in place, in each module that has them by name. In a process in which
+    they are in place nothing happens.
 
     ``EngineError`` names the one that the release has not.
     """
     for one in [one for one in WATCHED if one.only.include(imported)]:
         home, name, real = function(imported, one.places)
+        if real in IN_PLACE:
+            continue
         watched = _watched(real, one)
+        IN_PLACE.add(watched)
         setattr(home, name, watched)
         for module in modules_with(name):
             if vars(module)[name] is real:

@@ -1,0 +1,55 @@
+"""Watches a scheduler of SGLang from inside its process. This folder imports the standard library and msgpack alone.
+
+``record`` is what ``slotproof.record`` calls for a scheduler of this engine. ``plug_in`` is the plug-in that a server
+of the engine loads by itself in each of its processes (entry point group ``sglang.srt.plugins``).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from conformance.recording import asked
+from conformance.recording.segments import SegmentWriter
+
+LOG = logging.getLogger("slotproof")
+
+
+def record(scheduler: Any, writer: SegmentWriter, key: bytes) -> Any:
+    """Records a scheduler from the next moment on at which it is empty. Returns the recorder, whose ``stop()`` ends the
+    recording.
+
+    Raises ``ValueError`` if this is no scheduler that can be recorded; it says what is missing.
+    """
+    from conformance.engines.sglang.recording.recorder import ServerRecorder
+
+    return ServerRecorder(scheduler, writer, key)
+
+
+def plug_in() -> None:
+    """Where ``SLOTPROOF_RECORD`` is set: records each scheduler of this process from the moment it is made."""
+    if asked.path() is None:
+        return
+    try:
+        from sglang.srt.managers.scheduler import Scheduler
+    except ImportError as error:
+        LOG.warning("nothing is recorded: %s", error)
+        return
+    on_each_server(Scheduler)
+
+
+def on_each_server(scheduler_class: Any) -> None:
+    """Records each scheduler of this class, and of those derived from it, that is made from now on.
+
+    A server whose scheduler cannot be recorded starts all the same, and the log says why.
+    """
+    made = scheduler_class.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        try:
+            self.slotproof_recorder = record(self, asked.writer(), asked.key())
+        except Exception as error:
+            LOG.warning("nothing is recorded: %s: %s", type(error).__name__, error)
+
+    scheduler_class.__init__ = init

@@ -1,0 +1,176 @@
+"""What a recorder asks a scheduler of SGLang: its pools, its rows and its tree, and what no recording says of it.
+
+All that differs between releases, as far as a recorder needs it, is asked here of the scheduler itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from conformance.engines.sglang.releases import cores
+
+ENGINE, MODULES = "sglang", "sglang.srt"
+TREES = ("UnifiedRadixCache",)
+ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
+NEEDED = ("tree_cache", "req_to_token_pool", "token_to_kv_pool_allocator", "waiting_queue", "running_batch")
+NEEDED_CALLS = ("ingest_requests",)
+# What no recording says: where an attribute of the scheduler is so, and how a message names it.
+ATTRIBUTES = (
+    ("is_hybrid_swa", "layers with a sliding window"),
+    ("is_hybrid_ssm", "recurrent layers"),
+    ("enable_hisparse", "sparse attention with host memory"),
+    ("enable_unified_memory", "pools that share one memory"),
+    ("enable_pdmux", "prefill and decode on parts of one device"),
+    ("enable_hierarchical_cache", "host memory"),
+    ("dllm_config", "a diffusion model"),
+)
+
+
+class UnrecordableServer(ValueError):
+    """A scheduler is no scheduler of SGLang that can be recorded. The message says what it lacks."""
+
+
+class InstalledModules:
+    """The engine's modules in this process, by the names that they have below its package."""
+
+    label = "that runs"
+
+    @staticmethod
+    def has(name: str) -> bool:
+        """There is such a module."""
+        full = f"{MODULES}.{name}"
+        return full in sys.modules or importlib.util.find_spec(full) is not None
+
+    @staticmethod
+    def module(name: str) -> Any:
+        """The module."""
+        return import_module(f"{MODULES}.{name}")
+
+
+def must_be_recordable(scheduler: Any) -> None:
+    """Raises ``UnrecordableServer`` if the scheduler has not what is recorded."""
+    lacks = [name for name in (*NEEDED, *NEEDED_CALLS) if not hasattr(scheduler, name)]
+    lacks += [] if hasattr(worker_of(scheduler), "forward_batch_generation") else ["model_worker"]
+    if lacks:
+        raise UnrecordableServer(f"scheduler: {type(scheduler).__name__} has no {', '.join(lacks)}")
+
+
+def worker_of(scheduler: Any) -> Any:
+    """Who computes the passes."""
+    return getattr(scheduler, "model_worker", None)
+
+
+def version() -> str:
+    """The version of the engine, empty where the package does not say it."""
+    return str(getattr(sys.modules.get(ENGINE), "__version__", ""))
+
+
+def unknown(scheduler: Any) -> list[str]:
+    """What no recording says of this scheduler, in words; empty where its recording can be judged."""
+    return [*_unknown(scheduler)]
+
+
+def _unknown(scheduler: Any) -> Iterator[str]:
+    yield from (words for name, words in ATTRIBUTES if getattr(scheduler, name, False))
+    tree, allocator = scheduler.tree_cache, scheduler.token_to_kv_pool_allocator
+    if type(tree).__name__ not in TREES:
+        yield f"a prefix cache of the kind {type(tree).__name__}"
+    elif cores.of(tree) != cores.PYTHON:
+        yield f"a tree with a {cores.of(tree).capitalize()} core ({cores.SWITCH}=python switches to the other one)"
+    elif getattr(tree, "disable", False):
+        yield "a server without a prefix cache"
+    if type(allocator).__name__ not in ALLOCATORS and not getattr(scheduler, "is_hybrid_swa", False):
+        yield f"an allocator of the kind {type(allocator).__name__}"
+    if getattr(tree, "cache_controller", None) is not None and not getattr(
+        scheduler, "enable_hierarchical_cache", False
+    ):
+        yield "host memory"
+    if getattr(getattr(scheduler, "disaggregation_mode", None), "name", "NULL") != "NULL":
+        yield "a server that computes prompts, or answers, for another one"
+    algorithm = getattr(scheduler, "spec_algorithm", None)
+    if algorithm is not None and not algorithm.is_none():
+        yield "speculative decoding"
+    if not getattr(scheduler, "is_generation", True):
+        yield "a model that computes embeddings"
+    if int(getattr(getattr(scheduler, "pp_group", None), "world_size", 1) or 1) > 1:
+        yield "pipeline parallelism"
+
+
+def config(scheduler: Any) -> dict[str, Any]:
+    """As ``shape`` of ``ServerEngine``, of an empty server."""
+    allocator, rows = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool
+    return {
+        "page_size": int(scheduler.page_size),
+        "size": allocator.available_size() // int(scheduler.page_size),
+        "size_swa": 1,
+        "rows": len(rows.free_slots),
+        "sessions": 0,
+        "window": 1,
+        "need_sort": bool(getattr(allocator, "need_sort", False)),
+        "components": ["full"],
+    }
+
+
+def is_empty(scheduler: Any) -> bool:
+    """No request is there, no result is to come, and the tree has nothing."""
+    queue = getattr(scheduler, "result_queue", ())
+    busy = scheduler.waiting_queue or scheduler.last_batch is not None or len(queue)
+    busy = busy or not scheduler.running_batch.is_empty() or getattr(scheduler, "chunked_req", None) is not None
+    return not busy and not root_of(scheduler.tree_cache).children
+
+
+def released_pages(allocator: Any) -> list[Any]:
+    """The tensors of pages that are free and not sorted in yet."""
+    staged = getattr(allocator, "staged_pages", None)
+    return list(staged) if staged is not None else [allocator.release_pages]
+
+
+# The tree.
+
+
+def owner_of(tree: Any) -> Any:
+    """The object that has the nodes of a tree, and its sizes."""
+    return getattr(tree, "tree_core", None) or tree
+
+
+def root_of(tree: Any) -> Any:
+    """The root of a tree."""
+    return owner_of(tree).root_node
+
+
+def full_part(tree: Any) -> Any:
+    """By what the tables of a tree know the component for full attention."""
+    return tree.tree_components[0]
+
+
+def namespace(holder: Any) -> tuple[Any, Any]:
+    """What the KV cache of a request, or of a node's key, depends on beside the tokens: its adapter and its salt."""
+    return getattr(holder, "extra_key", None), getattr(holder, "cache_salt", None) or None
+
+
+def is_of_session(request: Any) -> bool:
+    """The request is a turn of a session."""
+    return getattr(request, "session", None) is not None
+
+
+def ends_at(request: Any) -> int | None:
+    """How many tokens of the answer of a request count; ``None`` while it has not ended."""
+    if not request.finished():
+        return None
+    return len(request.output_ids) if request.finished_len is None else int(request.finished_len)
+
+
+def is_turned_away(request: Any) -> bool:
+    """The engine will abort the request."""
+    return request.to_finish is not None
+
+
+def node_number(handle: Any) -> int | None:
+    """The engine's number of the node that a handle names; ``None`` for what names none."""
+    if isinstance(handle, int):
+        return handle
+    return int(handle.id) if hasattr(handle, "id") else None

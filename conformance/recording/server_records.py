@@ -1,0 +1,226 @@
+"""What a recording of a whole server says, record by record (room ``server``).
+
+A record is one thing that the server did to its memory, packed by msgpack as a list; the first element is its code.
+There is no token and no text in it. The token at a place of a text is named by a digest of the digest at the place
+before and of the token, under a key that nobody keeps: equal beginnings have equal digests, and nothing else is told.
+Requests are numbered from 1 on in the order in which they were first seen, nodes of the tree from 0 on (the root).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+SERVER_START, SERVER_EVENT = 16, 17  # other numbers than those of the records of block caches
+DIGEST_BYTES = 8
+INPUT, ANSWER = 0, 1  # the parts of a request's text
+NO_NODE = -1  # a request holds what is no node of the tree
+NOT_ENDED = -1  # in the place of the length of an answer
+UNCHANGED = None
+
+
+class ServerStart(NamedTuple):
+    """An empty server: no request, and nothing in its tree.
+
+    ``engine``, ``version``: what runs. ``config``: as of ``shape`` of ``ServerEngine``. ``unknown``: what of the engine
+    no recording says, in words; then there is no verdict. ``free``, ``released``: the lists of the pool's allocator.
+    ``available``: tokens that it says are free. ``free_rows``: the rows that no request has. ``overlaps``: the server
+    begins a step before it knows the result of the last one.
+    """
+
+    at: int
+    engine: str
+    version: str
+    config: dict[str, Any]
+    unknown: list[str]
+    free: list[int]
+    released: list[int]
+    available: int
+    free_rows: list[int]
+    overlaps: bool
+
+
+class RecordedPart(NamedTuple):
+    """A request of an event. ``prefix``: as many tokens of its text it has matched. ``sent``: as many tokens of its
+    answer count, where it has ended, else ``NOT_ENDED``. ``input``: how many tokens its input has. ``turned_away``: the
+    engine will abort it, and has replaced its input.
+    """
+
+    request: int
+    prefix: int
+    sent: int
+    input: int
+    turned_away: bool
+
+
+class RecordedTokens(NamedTuple):
+    """More tokens of a request's text. ``part``: ``INPUT`` or ``ANSWER``. ``digests``: those of the new tokens, one
+    after the other.
+    """
+
+    request: int
+    part: int
+    digests: bytes
+
+
+class RecordedPass(NamedTuple):
+    """What a forward pass computes of a request, see ``ServerPass``. ``digests``: of the tokens from ``start`` on, as
+    far as the recorder could name them.
+    """
+
+    request: int
+    row: int
+    start: int
+    end: int
+    digests: bytes
+    slots: list[int]
+    samples: bool
+
+
+class RowChange(NamedTuple):
+    """The row of a request that has one. ``slots``: those that the table has from the place ``first`` on; other places
+    below ``allocated`` are as before.
+    """
+
+    request: int
+    row: int
+    protected: int
+    cursor: int
+    committed: int
+    allocated: int
+    first: int
+    slots: list[int]
+
+
+class NodeChange(NamedTuple):
+    """A node that is new, or has changed. ``parent``: ``NO_NODE`` for the root. ``digests``: of the node's own tokens;
+    ``slots``: theirs, an empty list where it has none. Both are ``UNCHANGED`` where they are as before.
+    """
+
+    node: int
+    parent: int
+    lock: int
+    digests: bytes | None
+    slots: list[int] | None
+
+
+class ListChange(NamedTuple):
+    """A list that has changed: so many elements at its beginning and at its end are as before, and ``middle`` stands
+    between them.
+    """
+
+    first: int
+    last: int
+    middle: list[int]
+
+    def of(self, before: Sequence[int]) -> list[int]:
+        """The list."""
+        return [*before[: self.first], *self.middle, *before[len(before) - self.last :]]
+
+
+class MemoryChange(NamedTuple):
+    """What an event changed of what the server shows. Lists are ``UNCHANGED`` where they are as before.
+
+    ``rows``: those that have changed. ``left``: the requests that have no row any more. ``sizes``: the evictable and
+    the protected size of the tree. ``gone``: nodes that have left. ``holds``: each request and the node that it holds,
+    ``NO_NODE`` for what is none of the tree; a request that holds nothing is left out.
+    """
+
+    free: ListChange | None
+    released: ListChange | None
+    available: int
+    free_rows: ListChange | None
+    rows: list[RowChange]
+    left: list[int]
+    nodes: list[NodeChange]
+    gone: list[int]
+    sizes: tuple[int, int]
+    holds: list[tuple[int, int]] | None
+
+
+class RecordedEvent(NamedTuple):
+    """What the server did, see ``ServerEvent``.
+
+    ``at``: microseconds since 1970. ``function``: the engine's function. ``names``: number and the engine's name of
+    requests that are new. ``texts``: tokens that have become known since the last event. ``gone``: of ``poll``, the
+    requests that have left without a call. ``change``: ``UNCHANGED`` where the server shows what it showed before.
+    """
+
+    kind: str
+    at: int
+    function: str
+    names: list[tuple[int, str]]
+    texts: list[RecordedTokens]
+    requests: list[RecordedPart]
+    passes: list[RecordedPass]
+    gone: list[int]
+    change: MemoryChange | None
+
+
+def change_of(before: list[int], now: list[int]) -> ListChange | None:
+    """How a list has changed: ``UNCHANGED`` if it has not."""
+    if before == now:
+        return UNCHANGED
+    most = min(len(before), len(now))
+    if before[len(before) - most :] == now[len(now) - most :]:
+        return ListChange(0, most, now[: len(now) - most])
+    first = 0
+    while first < most and before[first] == now[first]:
+        first += 1
+    last = 0
+    while last < most - first and before[-1 - last] == now[-1 - last]:
+        last += 1
+    return ListChange(first, last, now[first : len(now) - last])
+
+
+def digests_of(packed: bytes) -> Iterator[bytes]:
+    """The digests that stand one after the other."""
+    for at in range(0, len(packed), DIGEST_BYTES):
+        yield packed[at : at + DIGEST_BYTES]
+
+
+def packed_start(start: ServerStart) -> bytes:
+    """The bytes of a start."""
+    found: bytes = msgpack.packb([SERVER_START, *start])
+    return found
+
+
+def packed_event(event: RecordedEvent) -> bytes:
+    """The bytes of an event."""
+    found: bytes = msgpack.packb([SERVER_EVENT, *event])
+    return found
+
+
+def code_of(data: bytes) -> int:
+    """The code of a record."""
+    return int(msgpack.unpackb(data, strict_map_key=False)[0])
+
+
+def unpacked_server(data: bytes) -> ServerStart | RecordedEvent:
+    """The record that these bytes are."""
+    code, *rest = msgpack.unpackb(data, strict_map_key=False)
+    if code == SERVER_START:
+        return ServerStart(*rest)
+    event = RecordedEvent(*rest)
+    return event._replace(
+        texts=[RecordedTokens(*one) for one in event.texts],
+        requests=[RecordedPart(*one) for one in event.requests],
+        passes=[RecordedPass(*one) for one in event.passes],
+        change=UNCHANGED if event.change is None else _memory(MemoryChange(*event.change)),
+    )
+
+
+def _memory(change: MemoryChange) -> MemoryChange:
+    return change._replace(
+        free=_list(change.free),
+        released=_list(change.released),
+        free_rows=_list(change.free_rows),
+        rows=[RowChange(*one) for one in change.rows],
+        nodes=[NodeChange(*one) for one in change.nodes],
+    )
+
+
+def _list(change: Any) -> ListChange | None:
+    return UNCHANGED if change is None else ListChange(*change)
