@@ -31,6 +31,7 @@ from conformance.stems.configs import is_windowed, swa_size
 from conformance.stems.lock_ref.projection import paths
 from conformance.stems.mamba_slots.projection import hidden_state_change
 from conformance.stems.requests.calls import MOST_REQUESTS, RequestCalls, Tail
+from conformance.stems.requests.request import Sampled, token
 from conformance.stems.session_trim.projection import judge_rows, lengths_of, project_rows, row_problems
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
 from conformance.stems.session_trim.run import first_rows, with_lists_sorted, with_pages_freed
@@ -67,7 +68,7 @@ def first_state(config: Json, stateful: bool, stories: Stories, requests: int = 
 
 class CacheRun:
     """Operations on one cache. ``stateful``: its requests and nodes have mamba states. ``owners``: how many requests
-    can own state slots at a time.
+    can own state slots at a time. ``sampled``: which token is sampled at a position of the text of a fork.
     """
 
     def __init__(
@@ -77,12 +78,13 @@ class CacheRun:
         strict: bool = True,
         ignores: Ignores = nothing,
         owners: int = REQUESTS,
+        sampled: Sampled = token,
     ) -> None:
         self.engine, self.lacks, self.config = engine, engine.lacks, config
         self.stateful = "mamba" in config["components"]
         self.most_requests = REQUESTS if self.stateful else MOST_REQUESTS
         self.shadow = Shadow()
-        self.stories = Stories(config["page_size"], self.shadow.texts)
+        self.stories = Stories(config["page_size"], self.shadow.texts, sampled)
         self.law = Law(law.stem, first_state(config, self.stateful, self.stories, owners), strict, ignores)
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)

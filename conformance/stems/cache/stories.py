@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.driver.shadow import PrefixNumbers
-from conformance.stems.requests.request import RunRequest, token
+from conformance.stems.requests.request import RunRequest, Sampled, token
 from spec import contents
 from spec.contents import Contents
 
@@ -18,13 +18,14 @@ class Stories:
     """The whole texts of requests: what each asked, and the answer that it will have. A story gets a number, from 0.
 
     A run samples known tokens (``requests.token``), so that a text is known before it is computed. ``texts``: the
-    numbers of prefixes; a text that is asked for a token gets as many numbers as it needs.
+    numbers of prefixes; a text that is asked for a token gets as many numbers as it needs. ``sampled``: which token is
+    sampled at a position of the text of a fork.
     """
 
     arity = 3
 
-    def __init__(self, page_size: int, texts: PrefixNumbers) -> None:
-        self.page_size, self.texts = page_size, texts
+    def __init__(self, page_size: int, texts: PrefixNumbers, sampled: Sampled = token) -> None:
+        self.page_size, self.texts, self._sampled = page_size, texts, sampled
         self._known: dict[tuple[int, int, tuple[int, ...]], int] = {}
         self._asked: list[RunRequest] = []  # of each story, the request that told it first
         self._prefixes: list[list[int]] = []
@@ -50,7 +51,7 @@ class Stories:
 
     def _token(self, story: int, position: int) -> int:
         asked = self._asked[story]
-        return asked.tokens[position] if position < len(asked.tokens) else token(position, asked.fork, asked.mark)
+        return asked.tokens[position] if position < len(asked.tokens) else self._sampled(position, asked.fork, asked.mark)
 
     def items(self) -> Iterator[tuple[Any, int]]:
         """The keys that were asked for, with their values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 MARK = 1 << 40  # a token id is below it, but for its mark
 
@@ -43,3 +44,10 @@ def token(position: int, fork: int, mark: int = 0) -> int:
     its high part.
     """
     return MARK * mark + (position + 1 if position < fork else 1000 * (fork + 1) + position)
+
+
+class Sampled(Protocol):
+    """Says which token is sampled, as ``token`` does."""
+
+    def __call__(self, position: int, fork: int, mark: int = 0) -> int:
+        """The token id at a position of the text of a fork."""

@@ -17,7 +17,7 @@ from conformance.driver.protocol import Json
 from conformance.stems.cache.flights import PassOfRow
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
-from conformance.stems.requests.request import RunRequest, token
+from conformance.stems.requests.request import RunRequest, Sampled, token
 from conformance.stems.server.protocol import (
     ADMITTED,
     NOT_SAMPLED,
@@ -52,15 +52,38 @@ MIDWAY = ADMITS | {"arrived"}  # the server goes on at once with what belongs to
 PREEMPTS = frozenset({"left", "evicted", "states_ended"})
 
 
+class Midway:
+    """Whether a server is in the middle of something after an event, so that nothing is judged. ``now``: it is."""
+
+    def __init__(self) -> None:
+        self.now = self._admits = False
+
+    def after(self, kind: str) -> bool:
+        """The next event is of this kind."""
+        self._admits = kind in ADMITS or (self._admits and kind in PREEMPTS)
+        self.now = self._admits or kind in MIDWAY
+        return self.now
+
+
 class ServerRun(ServedClients):
-    """Messages to one server. A number of a request comes once."""
+    """Messages to one server. A number of a request comes once. ``sampled``: which token is sampled at a position of
+    the text of a fork.
+    """
 
     name = "server"
 
-    def __init__(self, engine: ServerEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+    def __init__(
+        self,
+        engine: ServerEngine,
+        config: Json,
+        strict: bool = True,
+        ignores: Ignores = nothing,
+        sampled: Sampled = token,
+    ) -> None:
         super().__init__(engine, config)
+        self._sampled = sampled
         owners = engine.shape.get("size_mamba", 1)  # each request that owns a state slot owns another one
-        self.cache = CacheRun(engine, engine.shape, strict, ignores, owners)  # type: ignore[arg-type]
+        self.cache = CacheRun(engine, engine.shape, strict, ignores, owners, sampled)  # type: ignore[arg-type]
         self.law, self.calls, self.shadow = self.cache.law, self.cache.calls, self.cache.shadow
         self.said: dict[int, list[int]] = {}  # the text of each session: its turns that have ended well
         self.cut: set[int] = set()  # the requests that were retracted at some time
@@ -73,19 +96,24 @@ class ServerRun(ServedClients):
 
     def _turn(self) -> Generator[EngineCall | None, Any, ServerEvent]:
         """One turn of the loop: what the server does, event by event."""
-        midway = admits = False
+        midway = Midway()
         while True:
             event: ServerEvent = yield EngineCall(
-                "go_on", self.engine.go_on, unjudged=midway, law=(GOES_ON, GOES_ON_SENTENCE)
+                "go_on", self.engine.go_on, unjudged=midway.now, law=(GOES_ON, GOES_ON_SENTENCE)
             )
-            self.cache.follow_tracks()
+            self._takes(event)
+            midway.after(event.kind)
             if event.kind == POLL:
-                self._polls(event)
                 return event
+
+    def _takes(self, event: ServerEvent) -> None:
+        """Explains an event."""
+        self.cache.follow_tracks()
+        if event.kind == POLL:
+            self._polls(event)
+        else:
             self._follow_commits()
             getattr(self, f"_{event.kind}")(event)
-            admits = event.kind in ADMITS or (admits and event.kind in PREEMPTS)
-            midway = admits or event.kind in MIDWAY
 
     def _arrived(self, event: ServerEvent) -> None:
         """Requests came, and wait."""
@@ -163,7 +191,7 @@ class ServerRun(ServedClients):
             known = self.calls.requests[one.request]
             self._computes_own(one, known)
             if (at := one.sampled.start - len(known.tokens)) >= 0:
-                known.sampled[at:] = [token(n, known.fork) if one.samples else NOT_SAMPLED for n in one.sampled]
+                known.sampled[at:] = [self._sampled(n, known.fork) if one.samples else NOT_SAMPLED for n in one.sampled]
             coming = self.verifying.setdefault(one.request, [])
             if ahead := max(0, one.end - self.calls.computed(one.request) - sum(coming)):
                 coming.append(ahead)

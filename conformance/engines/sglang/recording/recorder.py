@@ -94,14 +94,16 @@ class Later:
     """A record that is made when its copies are done. ``turn``: of the loop in which the event was."""
 
     turn: int
-    event: RecordedEvent
+    record: RecordedEvent | ServerStart
     looked: LookedAt | None = None
     passes: PassLater | None = None
+    lists: tuple[HostCopy, list[HostCopy]] | None = None
 
     @property
     def is_done(self) -> bool:
         """All numbers are there."""
         copies = [*(self.looked.copies() if self.looked else ()), *(self.passes.copies() if self.passes else ())]
+        copies += [self.lists[0], *self.lists[1]] if self.lists else []
         return all(copy.is_done for copy in copies)
 
 
@@ -132,7 +134,7 @@ class ServerRecorder:
         self.unknown = layout.unknown(scheduler)
         self._watch = ServerWatch(self)
         if self.unknown:
-            self._write_start([], [], [])
+            self._later.append(Later(0, self._start([])))
             self.stop()
             return
         self._memory = ServerMemory(scheduler, self._digests)
@@ -330,7 +332,10 @@ class ServerRecorder:
             self._write(self._later.popleft())
 
     def _write(self, later: Later) -> None:
-        event = later.event
+        event = later.record
+        if isinstance(event, ServerStart):
+            self._write_first(event, later)
+            return
         if later.passes is not None:
             event = event._replace(passes=later.passes.told())
         if later.looked is not None:
@@ -342,17 +347,22 @@ class ServerRecorder:
         if not layout.is_empty(self._scheduler):
             return
         free, released, rows = self._memory.first()
-        told = self._memory.told
-        told.free, told.released = free.numbers(), [n for one in released for n in one.numbers()]
-        self._write_start(told.free, told.released, rows)
+        self._later.append(Later(self._turn, self._start(rows), lists=(free, released)))
         self.has_begun = True
 
-    def _write_start(self, free: list[int], released: list[int], rows: list[int]) -> None:
+    def _start(self, rows: list[int]) -> ServerStart:
+        """The first record, without the lists of the pool."""
         shape = {} if self.unknown else layout.config(self._scheduler)
-        overlaps = bool(self._scheduler.enable_overlap)
         available = 0 if self.unknown else int(self._scheduler.token_to_kv_pool_allocator.available_size())
         named = layout.ENGINE, layout.version(), shape, self.unknown
-        self._writer.write(packed_start(ServerStart(_now(), *named, free, released, available, rows, overlaps)), True)
+        return ServerStart(_now(), *named, [], [], available, rows, bool(self._scheduler.enable_overlap))
+
+    def _write_first(self, start: ServerStart, later: Later) -> None:
+        if later.lists is not None:
+            told, (free, released) = self._memory.told, later.lists
+            told.free, told.released = free.numbers(), [n for one in released for n in one.numbers()]
+            start = start._replace(free=told.free, released=told.released)
+        self._writer.write(packed_start(start), start=True)
 
 
 def _now() -> int:

@@ -1,0 +1,90 @@
+"""Judges the recording of a whole server from its first event to the first that breaks a law."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.recording.segments import NotARecording, records
+from conformance.recording.server_records import RecordedEvent, ServerStart, unpacked_server
+from conformance.stems.server.recorded.player import PlayedServer
+from conformance.stems.server.recorded.run import RecordedServerRun
+from conformance.stems.server.recorded.texts import RecordedTexts
+from conformance.stems.server.run import Midway
+
+
+@dataclass(frozen=True)
+class JudgedServer:
+    """What is said of a recording.
+
+    ``start``: its first record. ``calls``: how many events were judged, the first wrong one among them. ``at``: the
+    time of the last of them. ``broken``: what the first wrong one broke, ``None`` if nothing is broken. ``function``,
+    ``requests``: the engine's function that was called then, and its requests, each by its number and the engine's name
+    of it. ``by_function``: how many events of each function were judged. ``starts``: how often the recording begins
+    with an empty server. ``unjudged``: events at the end, in the middle of which the recording ends.
+    """
+
+    start: ServerStart
+    calls: int
+    at: int
+    broken: Finding | None = None
+    function: str = ""
+    requests: list[str] = field(default_factory=list)
+    by_function: Counter[str] = field(default_factory=Counter)
+    starts: int = 1
+    unjudged: int = 0
+
+
+def judged_server(path: Path, often: int = 0) -> JudgedServer:
+    """Judges the recording ``path``. ``often``: all laws are evaluated after one of so many events, 0 for never; else
+    they are where the recording shows something else than the law has.
+
+    Raises ``NotARecording`` if the file is none, or nothing in it can be judged; ``OSError`` if it cannot be read.
+    """
+    start, *events = [unpacked_server(one) for one in records(path)]
+    if not isinstance(start, ServerStart):
+        raise NotARecording(f"{path}: it does not begin with an empty server")
+    if start.unknown:
+        raise NotARecording(f"{path}: the recorded server has what no recording says: {', '.join(start.unknown)}")
+    return _judged(start, [event for event in events if isinstance(event, RecordedEvent)], often)
+
+
+def _judged(start: ServerStart, events: Sequence[RecordedEvent], often: int) -> JudgedServer:
+    whole = events[: _last_whole(events)]
+    texts, engine = _texts(events), None
+    engine = PlayedServer(start, texts)
+    engine.events = whole
+    run, broken = RecordedServerRun(engine, dict(start.config), texts), None
+    lock = LockStep(run, dict(start.config), often)
+    try:
+        lock.do("play")
+    except Finding as found:
+        broken = found
+    seen = events[: engine.played]
+    last = seen[-1] if seen else None
+    names = dict(pair for event in seen for pair in event.names)
+    whom = [f"{one.request} ({names.get(one.request, 'no name')})" for one in last.requests] if last else []
+    wrong = (last.function, whom) if last is not None and broken is not None else ("", [])
+    counts = Counter(event.function for event in seen)
+    at = last.at if last is not None else start.at
+    return JudgedServer(start, len(seen), at, broken, *wrong, counts, 1, len(events) - len(whole))
+
+
+def _texts(events: Sequence[RecordedEvent]) -> RecordedTexts:
+    """What all events tell of texts: a pass is explained with the token that it samples, which is told later."""
+    texts = RecordedTexts()
+    for event in events:
+        texts.learns(event.texts)
+    return texts
+
+
+def _last_whole(events: Sequence[RecordedEvent]) -> int:
+    """How many events there are up to the last after which the server was not in the middle of something."""
+    midway, found = Midway(), 0
+    for number, event in enumerate(events, start=1):
+        if not midway.after(event.kind):
+            found = number
+    return found

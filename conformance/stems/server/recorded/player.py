@@ -1,0 +1,181 @@
+"""Plays a recording as the engine of the room ``server``: it has acted already, and shows what it showed then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from conformance.driver.protocol import Json
+from conformance.recording.server_records import (
+    INPUT,
+    NO_NODE,
+    NOT_ENDED,
+    ListChange,
+    MemoryChange,
+    RecordedEvent,
+    RecordedPart,
+    RecordedPass,
+    ServerStart,
+)
+from conformance.stems.allocator.protocol import AllocatorSnapshot
+from conformance.stems.cache.protocol import CacheSnapshot, LockHold
+from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
+from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent, ServerPass
+from conformance.stems.server.recorded.texts import RecordedTexts
+from conformance.stems.session_trim.protocol import Lengths, RowSnapshot, SessionTrimSnapshot
+from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
+
+FLUSHED, PASSED = "flushed", "passed"
+
+
+class PlayedServer:
+    """A ``ServerEngine`` that plays events. ``played``: how many of them were played so far."""
+
+    fragile = False
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self, start: ServerStart, texts: RecordedTexts) -> None:
+        self.shape: Json = dict(start.config)
+        self.overlaps = start.overlaps
+        self.events: Sequence[RecordedEvent] = ()
+        self.played = 0
+        self._texts = texts
+        self._here: set[int] = set()
+        self._input: dict[int, list[int]] = {}
+        self._answers: dict[int, list[int]] = {}
+        self._free, self._released, self._available = start.free, start.released, start.available
+        self._free_rows = start.free_rows
+        self._rows: dict[int, RowSnapshot] = {}
+        self._nodes: dict[int, NodeSnapshot] = {}
+        self._sizes = (0, 0)
+        self._holds: list[tuple[int, int]] = []
+
+    @property
+    def last(self) -> RecordedEvent:
+        """The event that was played last."""
+        return self.events[self.played - 1]
+
+    def go_on(self) -> ServerEvent:
+        """The next event."""
+        event = self.events[self.played]
+        self.played += 1
+        for told in event.texts:
+            into = self._input if told.part == INPUT else self._answers
+            into.setdefault(told.request, []).extend(self._texts.numbered(told.digests))
+        if event.kind == FLUSHED:
+            self._nodes.clear()
+        if event.change is not None:
+            self._changes(event.change)
+        self._here.update(one.request for one in event.requests)
+        self._here.difference_update(event.gone)
+        requests = {one.request: self._known(one) for one in event.requests}
+        for one in event.requests:
+            if one.sent != NOT_ENDED:
+                self._leaves(one.request)
+        for request in event.gone:
+            self._leaves(request)
+        if event.kind == POLL:
+            nothing = ServedRequest([], [], 0, 0, None, False)
+            return ServerEvent(POLL, dict.fromkeys(sorted(self._here), nothing), batch=1)
+        return ServerEvent(event.kind, requests, [self._pass(one) for one in event.passes])
+
+    def _leaves(self, request: int) -> None:
+        self._here.discard(request)
+        self._input.pop(request, None)
+        self._answers.pop(request, None)
+
+    def _known(self, one: RecordedPart) -> ServedRequest:
+        return ServedRequest(
+            tokens=list(self._input.get(one.request, ())),
+            sampled=list(self._answers.get(one.request, ())),
+            session=0,
+            prefix=one.prefix,
+            sent=None if one.sent == NOT_ENDED else one.sent,
+            turned_away=one.turned_away,
+        )
+
+    def _pass(self, one: RecordedPass) -> ServerPass:
+        tokens = self._texts.numbered(one.digests)
+        if len(tokens) < one.end - one.start:  # the recorder did not know the text so far
+            tokens = [self._texts.token(n, one.request) for n in range(one.start, one.end)]
+        return ServerPass(one.request, one.row, one.start, one.end, tuple(tokens), tuple(one.slots), one.samples)
+
+    # What is shown.
+
+    def _changes(self, change: MemoryChange) -> None:
+        self._free = _now(self._free, change.free)
+        self._released = _now(self._released, change.released)
+        self._free_rows = _now(self._free_rows, change.free_rows)
+        self._available, self._sizes = change.available, change.sizes
+        for one in change.rows:
+            before = self._rows.get(one.request)
+            slots = [] if before is None else before.slots[: one.first]
+            lengths = Lengths(one.protected, one.cursor, one.committed, one.allocated)
+            self._rows[one.request] = RowSnapshot(one.row, lengths, [*slots, *one.slots])
+        for request in change.left:
+            self._rows.pop(request, None)
+        for node in change.gone:
+            self._nodes.pop(node, None)
+        for new in change.nodes:
+            known = self._nodes.get(new.node)
+            key = self._texts.numbered(new.digests) if new.digests is not None else known.key if known else []
+            part = NodePart(_slots(new.node, new.slots), new.lock)
+            if new.slots is None and known is not None:
+                part = NodePart(known.parts["full"].slots, new.lock)
+            parent = None if new.parent == NO_NODE else new.parent
+            self._nodes[new.node] = NodeSnapshot(new.node, parent, key, {"full": part})
+        if change.holds is not None:
+            self._holds = change.holds
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """What the server showed after the event that was played last."""
+        pool = AllocatorSnapshot(self._free, self._released, self._available)
+        pools = SwaMappingSnapshot.without_swa(pool)
+        rows = SessionTrimSnapshot(dict(self._rows), {}, self._free_rows, pools)
+        evictable, protected = self._sizes
+        free = {"full": [*self._free, *self._released]}
+        tree = LockRefSnapshot(self._in_order(), {"full": evictable}, {"full": protected}, free)
+        return CacheSnapshot(rows, tree, self._held(), None)
+
+    def _in_order(self) -> list[NodeSnapshot]:
+        """The nodes, parents first."""
+        below: dict[int | None, list[NodeSnapshot]] = {}
+        for node in self._nodes.values():
+            below.setdefault(node.parent, []).append(node)
+        found = list(below.get(None, ()))
+        for node in found:
+            found += below.get(node.id, ())
+        return found or [NodeSnapshot(0, None, [], {"full": NodePart([], 1)})]
+
+    def _held(self) -> dict[tuple[str, int], LockHold]:
+        return {("request", request): LockHold(node, None, self._path(node)) for request, node in self._holds}
+
+    def _path(self, number: int) -> list[int]:
+        """The text from the root to the end of a node."""
+        found: list[list[int]] = []
+        node = self._nodes.get(number)
+        while node is not None and node.parent is not None:
+            found.append(list(node.key))
+            node = self._nodes.get(node.parent)
+        return [token for key in reversed(found) for token in key]
+
+    # What nobody asks a server that has acted already.
+
+    def grants_alone(self, request: int) -> bool:
+        """Nobody can ask it any more."""
+        del request
+        return False
+
+    def idle_problems(self) -> list[str]:
+        """Nobody can ask it any more."""
+        return []
+
+
+def _now(before: list[int], change: ListChange | None) -> list[int]:
+    return before if change is None else change.of(before)
+
+
+def _slots(node: int, slots: list[int] | None) -> Any:
+    """The slots of a node that are told; ``None`` where it has none, but the root has an empty list of them."""
+    return None if not slots and node else slots
