@@ -19,6 +19,7 @@ INPUT, ANSWER = 0, 1  # the parts of a request's text
 NO_NODE = -1  # a request holds what is no node of the tree
 NOT_ENDED = -1  # in the place of the length of an answer
 UNCHANGED = None
+RAISED = "raised"  # the kind of an event: a call has raised an exception, which may end the server
 
 
 class ServerStart(NamedTuple):
@@ -143,7 +144,8 @@ class MemoryChange(NamedTuple):
 class RecordedEvent(NamedTuple):
     """What the server did, see ``ServerEvent``.
 
-    ``at``: microseconds since 1970. ``function``: the engine's function. ``names``: number and the engine's name of
+    ``kind``: as of ``ServerEvent``, or ``RAISED``. ``at``: microseconds since 1970. ``function``: the engine's
+    function, with the name of the exception that it raised. ``names``: number and the engine's name of
     requests that are new. ``texts``: tokens that have become known since the last event. ``gone``: of ``poll``, the
     requests that have left without a call. ``change``: ``UNCHANGED`` where the server shows what it showed before.
     """

@@ -52,11 +52,12 @@ def first_state(config: Json, stateful: bool, stories: Stories, requests: int = 
     """The law's state before the first call. ``stories``: the texts that requests will have. ``requests``: how many of
     them can own state slots at a time.
 
-    There are as many node numbers as pages, since a node has at least one page; where requests have states there is one
+    There are as many node numbers as pages, since a node has at least one page, unless the configuration says that
+    fewer are enough (``nodes``); where requests have states there is one
     more, so that ``state_renew`` always finds a number without a state. There is one handle more than rows, since a row
     that continues its prefill holds two handles for a moment.
     """
-    nodes = config["size"] + stateful
+    nodes = config.get("nodes", config["size"]) + stateful
     window = -(-config["window"] // config["page_size"])
     kept = lock_ref_state.initial(nodes, config["rows"] + 1, window, is_windowed(config), stateful)
     buffered, doubled, lazy = (stateful and bool(config[name]) for name in ("buffered", "doubled", "lazy"))

@@ -36,6 +36,7 @@ from conformance.recording.server_records import (
     DIGEST_BYTES,
     INPUT,
     NOT_ENDED,
+    RAISED,
     UNCHANGED,
     RecordedEvent,
     RecordedPart,
@@ -130,6 +131,7 @@ class ServerRecorder:
         self._admitted: set[int] = set()
         self._later: deque[Later] = deque()
         self._has_news = False
+        self._error: Exception | None = None  # the last that a watched call has raised
         self._evictions = 0  # calls that change the tree, as they were counted last
         self.unknown = layout.unknown(scheduler)
         self._watch = ServerWatch(self)
@@ -189,6 +191,18 @@ class ServerRecorder:
 
     def strays(self, what: str) -> None:
         """See ``Told``."""
+
+    def raised(self, kind: str, error: Exception) -> None:
+        """See ``Told``. What was noted is written now, as far as nobody has to wait for it: it may be the end."""
+        self._safely(self._raised, kind, error)
+
+    def _raised(self, kind: str, error: Exception) -> None:
+        if not self.has_begun or error is self._error:
+            return
+        self._error = error
+        named = f"{FUNCTIONS[kind]} raised {type(error).__name__}"
+        self._add(RecordedEvent(RAISED, _now(), named, [], [], [], [], [], UNCHANGED))
+        self._write_done(self._turn + 2)
 
     def _told(self, kind: str, answer: Any, whom: tuple[Any, ...]) -> None:
         if not self.has_begun or kind in UNTOLD:
@@ -312,7 +326,7 @@ class ServerRecorder:
             self._has_news = False
         for number in gone:
             self._forget(number)
-        self._write_done()
+        self._write_done(self._turn)
 
     # Records.
 
@@ -321,9 +335,9 @@ class ServerRecorder:
         self._has_news = True
         self.calls += 1
 
-    def _write_done(self) -> None:
-        """Writes what was noted before the turn that ends, as far as its copies are done."""
-        while self._later and self._later[0].turn < self._turn - 1 and self._later[0].is_done:
+    def _write_done(self, turn: int) -> None:
+        """Writes what was noted a whole turn before this one, as far as its copies are done."""
+        while self._later and self._later[0].turn < turn - 1 and self._later[0].is_done:
             self._write(self._later.popleft())
 
     def _write_all(self) -> None:

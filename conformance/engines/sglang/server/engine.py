@@ -306,6 +306,9 @@ class SGLangServer:
             if kind == "left":
                 self._gone(numbers[0])
 
+    def raised(self, kind: str, error: Exception) -> None:
+        """The exception comes to ``go_on`` by itself, unless the server catches it."""
+
     def strays(self, what: str) -> None:
         """A call that changes pools or rows where the law follows no call (``ServerWatch``)."""
         raise EngineError(f"{what} was called where the law follows no call, so there is no verdict")

@@ -129,6 +129,9 @@ class Told(Protocol):
     def tell(self, kind: str, answer: Any, *whom: Any) -> None:
         """Control goes to the run, and comes back when the run goes on. ``answer``: what the watched call returned."""
 
+    def raised(self, kind: str, error: Exception) -> None:
+        """A watched call of this kind has raised an exception, which goes on."""
+
     def strays(self, what: str) -> None:
         """The call ``what`` to pools or rows is made next, outside of every watched call. ``STRAYED`` is told after it,
         unless this raises.
@@ -150,11 +153,14 @@ class ServerWatch:
         self, call: Callable[[], Any], kind: str, whom: Callable[[], tuple[Any, ...]], changes: bool = True
     ) -> Any:
         """Makes a watched call. What it calls itself is a part of it, where it ``changes`` pools and rows. An exception
-        goes on: nothing is told.
+        goes on: that it was raised is all that is told.
         """
         self._depth += changes
         try:
             answer = call()
+        except Exception as error:
+            self._told.raised(kind, error)
+            raise
         finally:
             self._depth -= changes
         if not self._depth:

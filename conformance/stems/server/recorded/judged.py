@@ -9,8 +9,8 @@ from pathlib import Path
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.recording.segments import NotARecording, records
-from conformance.recording.server_records import RecordedEvent, ServerStart, unpacked_server
-from conformance.stems.server.recorded.player import PlayedServer
+from conformance.recording.server_records import DIGEST_BYTES, RecordedEvent, ServerStart, unpacked_server
+from conformance.stems.server.recorded.player import FLUSHED, PlayedServer
 from conformance.stems.server.recorded.run import RecordedServerRun
 from conformance.stems.server.recorded.texts import RecordedTexts
 from conformance.stems.server.run import Midway
@@ -54,11 +54,12 @@ def judged_server(path: Path, often: int = 0) -> JudgedServer:
 
 def _judged(start: ServerStart, events: Sequence[RecordedEvent], often: int) -> JudgedServer:
     whole = events[: _last_whole(events)]
-    texts, engine = _texts(events), None
-    engine = PlayedServer(start, texts)
+    texts = _texts(events)
+    config = {**start.config, **_sizes(start, whole)}
+    engine = PlayedServer(start, config, texts)
     engine.events = whole
-    run, broken = RecordedServerRun(engine, dict(start.config), texts), None
-    lock = LockStep(run, dict(start.config), often)
+    run, broken = RecordedServerRun(engine, config, texts), None
+    lock = LockStep(run, config, often)
     try:
         lock.do("play")
     except Finding as found:
@@ -73,11 +74,37 @@ def _judged(start: ServerStart, events: Sequence[RecordedEvent], often: int) -> 
     return JudgedServer(start, len(seen), at, broken, *wrong, counts, 1, len(events) - len(whole))
 
 
+def _sizes(start: ServerStart, events: Sequence[RecordedEvent]) -> dict[str, int]:
+    """How many nodes the tree has at most, and how many pages a row or a path has at most: never more than the pool has
+    pages. In the law a split has both nodes for a moment.
+    """
+    page, pages = int(start.config["page_size"]), int(start.config["size"])
+    here: dict[int, int] = {}  # by node, how many tokens the path to its end has
+    nodes = longest = 0
+    for event in events:
+        if event.kind == FLUSHED:
+            here.clear()
+        if (change := event.change) is None:
+            continue
+        for row in change.rows:
+            longest = max(longest, row.allocated)
+        for node in change.gone:
+            here.pop(node, None)
+        for node in change.nodes:
+            own = len(node.digests) // DIGEST_BYTES if node.digests is not None else 0
+            here[node.node] = here.get(node.parent, 0) + own if own else here.get(node.node, 0)
+            longest = max(longest, here[node.node])
+        nodes = max(nodes, len(here))
+    return {"nodes": min(pages, 2 * nodes + 1), "longest": min(pages, -(-longest // page) + 1)}
+
+
 def _texts(events: Sequence[RecordedEvent]) -> RecordedTexts:
     """What all events tell of texts: a pass is explained with the token that it samples, which is told later."""
     texts = RecordedTexts()
     for event in events:
         texts.learns(event.texts)
+        for one in event.passes:
+            texts.computes(one)
     return texts
 
 

@@ -30,13 +30,15 @@ FLUSHED, PASSED = "flushed", "passed"
 
 
 class PlayedServer:
-    """A ``ServerEngine`` that plays events. ``played``: how many of them were played so far."""
+    """A ``ServerEngine`` that plays events. ``played``: how many of them were played so far. ``shape``: see
+    ``RecordedServerRun``.
+    """
 
     fragile = False
     lacks: frozenset[str] = frozenset()
 
-    def __init__(self, start: ServerStart, texts: RecordedTexts) -> None:
-        self.shape: Json = dict(start.config)
+    def __init__(self, start: ServerStart, shape: Json, texts: RecordedTexts) -> None:
+        self.shape = shape
         self.overlaps = start.overlaps
         self.events: Sequence[RecordedEvent] = ()
         self.played = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from conformance.recording.server_records import INPUT, RecordedTokens, digests_of
+from conformance.recording.server_records import INPUT, RecordedPass, RecordedTokens, digests_of
 
 
 class RecordedTexts:
@@ -30,9 +30,16 @@ class RecordedTexts:
                 self._of[one.request] = []
             self._of.setdefault(one.request, []).extend(self.numbered(one.digests))
 
+    def computes(self, one: RecordedPass) -> None:
+        """A pass computes tokens. Where no text tells a token, as at the end of a recording, it is the one that its
+        pass computes.
+        """
+        for position, number in enumerate(self.numbered(one.digests), start=one.start):
+            self._unknown.setdefault((one.request, position), number)
+
     def token(self, position: int, request: int, mark: int = 0) -> int:
         """The number at a position of a request's text. A token that the recording never tells is nobody's: it has a
-        negative number of its own.
+        negative number of its own, unless a pass computes it.
         """
         del mark
         text = self._of.get(request, ())
