@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from conformance.recording.segments import NotARecording
+
 START, ADD, LAUNCH, DONE, ABORT, RESET, OUTSIDE = range(7)
 CODES = {START: "start", ADD: "add", LAUNCH: "launch", DONE: "done", ABORT: "abort", RESET: "reset", OUTSIDE: "outside"}
 KINDS = ("get", "touch", "free", "cache", "cache_partial", "evict", "reset", "move_hashes", "unpin")
@@ -138,8 +140,10 @@ def packed(record: list[Any]) -> bytes:
 
 
 def unpacked(data: bytes) -> RecordedCall | RecordedStart:
-    """The record that these bytes are."""
+    """The record that these bytes are. Raises ``NotARecording`` for one of another kind of server."""
     code, *rest = msgpack.unpackb(data, strict_map_key=False)
+    if code not in CODES:
+        raise NotARecording("it is of a whole server: judge it when it is written, it cannot be watched yet")
     if code == START:
         start = RecordedStart(*rest)
         return start._replace(

@@ -195,9 +195,9 @@ def packed_event(event: RecordedEvent) -> bytes:
     return found
 
 
-def code_of(data: bytes) -> int:
-    """The code of a record."""
-    return int(msgpack.unpackb(data, strict_map_key=False)[0])
+def is_of_server(data: bytes) -> bool:
+    """A record is one of those of this module."""
+    return msgpack.unpackb(data, strict_map_key=False)[0] in (SERVER_START, SERVER_EVENT)
 
 
 def unpacked_server(data: bytes) -> ServerStart | RecordedEvent:

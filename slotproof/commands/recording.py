@@ -17,18 +17,21 @@ from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.recording import asked
-from conformance.recording.segments import NotARecording
+from conformance.recording.segments import NotARecording, records
+from conformance.recording.server_records import is_of_server
 from conformance.recording.started import start
 from conformance.search.hunt import Difference
 from conformance.search.judge import excluded
 from conformance.search.short_run import short_run
 from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged, watched
+from conformance.stems.server.recorded.judged import JudgedServer, judged_server
 from conformance.telling.pasted import as_test
 from conformance.traces import known
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.screen import broken, say, write_json
 
 STEM = "block_cache"
+Judged = JudgedRecording | JudgedServer
 POLL_S = 0.2  # seconds between two looks at a file that is watched
 
 
@@ -91,9 +94,11 @@ def judge(options: JudgeOptions) -> int:
     """Judges a recording, writes the result, prints it, and returns the exit code."""
     began = time.process_time()
     try:
-        found = judged(options.file, options.laws)
+        found = _judged(options.file, options.laws)
     except (NotARecording, OSError) as error:
         raise UsageError(str(error)) from None
+    if options.shrink is not None and isinstance(found, JudgedServer):
+        raise UsageError("--shrink: there is no search for a short run yet where a whole server was recorded")
     wrong = found.broken
     short = None if wrong is None or options.shrink is None else _shrunk(found.start.engine, wrong, options)
     data = {**_data(found, options), "short": None if short is None else short.trace.as_json()}
@@ -105,6 +110,10 @@ def judge(options: JudgeOptions) -> int:
         if wrong is not None and options.shrink is not None:
             _print_short(found.start.engine, wrong, short, options)
     return HOLDS if found.broken is None else BROKEN
+
+
+def _judged(file: Path, laws: int) -> Judged:
+    return judged_server(file, laws) if is_of_server(next(records(file))) else judged(file, laws)
 
 
 def watch(options: JudgeOptions, seconds: float | None) -> int:
@@ -145,7 +154,7 @@ def _print_short(engine: str, wrong: Finding, short: Difference | None, options:
     say(as_test(short.trace, wrong.law, wrong.kind, engine, options.release, options.source), wrap=False)
 
 
-def _data(found: JudgedRecording, options: JudgeOptions) -> Json:
+def _data(found: Judged, options: JudgeOptions) -> Json:
     start, wrong = found.start, found.broken
     first: Json | None = None
     if wrong is not None:
@@ -165,7 +174,7 @@ def _time(at: int) -> str:
     return datetime.fromtimestamp(at / 1e6, UTC).isoformat(timespec="microseconds")
 
 
-def _print(found: JudgedRecording, options: JudgeOptions, seconds: float) -> None:
+def _print(found: Judged, options: JudgeOptions, seconds: float) -> None:
     name, start = options.name or str(options.file), found.start
     if (wrong := found.broken) is None:
         calls = f"no law is broken in {found.calls} calls, from a state that was read at {_time(start.at)}"
@@ -175,14 +184,20 @@ def _print(found: JudgedRecording, options: JudgeOptions, seconds: float) -> Non
         say(f"  broken: {broken(wrong.law, wrong.kind)}")
         say(f"  law:    {wrong.sentence}")
         say(f"  detail: {wrong.detail}")
-    pool = f"{start.config['blocks']} blocks of {start.config['block_size']} tokens"
-    say(f"recorded: {start.engine} {start.version}".rstrip() + f", {pool}, in {name}")
+    say(f"recorded: {start.engine} {start.version}".rstrip() + f", {_pool(found)}, in {name}")
     say(f"evaluated: {_evaluated(found, options)}")
     if found.calls:
         say(f"{found.calls} calls in {seconds:.1f} s of processor time")
 
 
-def _print_wrong(found: JudgedRecording) -> None:
+def _pool(found: Judged) -> str:
+    config = found.start.config
+    if isinstance(found, JudgedServer):
+        return f"{config['size']} pages of {config['page_size']} tokens, {config['rows']} rows"
+    return f"{config['blocks']} blocks of {config['block_size']} tokens"
+
+
+def _print_wrong(found: Judged) -> None:
     if not found.calls:
         state = f"the state that was read at {_time(found.start.at)} breaks a law"
         say((f"{state}: who made it so was not recorded", "bold red"))
@@ -193,8 +208,11 @@ def _print_wrong(found: JudgedRecording) -> None:
     say((f"the first wrong call is {call} at {_time(found.at)}{whom}", "bold red"))
 
 
-def _evaluated(found: JudgedRecording, options: JudgeOptions) -> str:
+def _evaluated(found: Judged, options: JudgeOptions) -> str:
     laws = f", and after each {options.laws} calls" if options.laws else ""
+    if isinstance(found, JudgedServer):
+        left = f"; in the middle of the last {found.unjudged} calls the recording ends" if found.unjudged else ""
+        return f"after each call what it did, and all that the server showed{laws}{left}"
     states = "once" if found.starts == 1 else f"{found.starts} times"
     return (
         "after each call the promises and choices of what it did, and each count, hash and table that it names; all "

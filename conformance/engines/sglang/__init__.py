@@ -19,6 +19,7 @@ from conformance.stems.kinds import Kinds
 if TYPE_CHECKING:
     from conformance.engines.registry import Loaded
     from conformance.engines.sglang.driving.comparison import Comparison
+    from conformance.engines.sglang.load import LoadedServer
     from conformance.engines.sglang.releases.release import Release
 
 RELEASES = (
@@ -102,6 +103,18 @@ class SGLangPlugin:
         unbuilt = () if source is None or asked == PYTHON else rust_core.unbuilt(found.imported)
         named: dict[str, Any] = {"source": folder, "roots": roots, "notes": notes, "kinds": KINDS, "unbuilt": unbuilt}
         return Loaded(self.name, release, made, self.own, **named)
+
+    def under_load(
+        self, release: str | None, seed: int, requests: int = 8, source: Path | None = None
+    ) -> LoadedServer:
+        """The real scheduler of a release, or of a checkout, with so many random clients. Without both it is the newest
+        release that is known.
+        """
+        from conformance.engines.sglang.load import LoadedServer, RandomClients
+
+        newest = self.releases[-1] if release is None and source is None else release
+        load = RandomClients(requests=requests, pages=32 * requests)
+        return LoadedServer(self._import(newest, source), load, seed)
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""
