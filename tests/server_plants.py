@@ -238,14 +238,14 @@ def pass_writes_another_slot(classes: Classes, happens: Happens) -> Planted:
 
 
 PLANTS: dict[ServerPlant, tuple[dict[str, Any], str]] = {
-    page_of_ended_request_stays: ({}, ""),
+    page_of_ended_request_stays: ({}, "free_group_end"),  # what is freed until then is free at its end
     page_is_freed_twice: ({}, ""),
     held_page_is_handed_out: ({}, ""),
     row_is_not_given_back: ({}, ""),
     row_in_use_is_free: ({}, ""),
     row_names_another_slot: ({}, ""),
     lock_is_not_given_back: ({}, ""),
-    lock_is_given_back_twice: ({}, ""),
+    lock_is_given_back_twice: ({}, "ScheduleBatch.prepare_for_extend"),  # while a batch is put together nothing is judged
     lock_does_not_last: ({}, ""),
     locked_node_is_evicted: (SHORT, ""),
     locked_page_is_freed: (SHORT, ""),

@@ -31,7 +31,9 @@ class RandomClients:
     ``pages``, ``page_size``: the pool. ``prompt``, ``outputs``: the most tokens of a prompt and of an answer.
     ``stems``: so many beginnings of prompts are in common use. ``overlap``: a step begins before the result of the last
     one is known. ``aborts``: how often in a hundred turns a request is aborted. ``flushes``: how often in a thousand
-    turns clients wait until the server is idle, and flush its cache.
+    turns clients wait until the server is idle, and flush its cache. ``estimate``: the scheduler sets memory aside for
+    at most so many tokens of an answer, so that memory gets short while requests decode
+    (``SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`` of a server).
     """
 
     model: str = "full"
@@ -45,6 +47,7 @@ class RandomClients:
     overlap: bool = True
     aborts: int = 3
     flushes: int = 5
+    estimate: int = 4096
 
     def launch(self) -> list[str]:
         """The launch flags of the server."""
@@ -61,6 +64,8 @@ class LoadedServer:
         self._servers, self._load, self._random = servers(release), load, random.Random(seed)
         self._messages = release.imported.module("managers.io_struct")
         self._sampling = release.imported.module("sampling.sampling_params").SamplingParams
+        # The release reads its variable when it is imported.
+        release.imported.module("managers.schedule_policy").CLIP_MAX_NEW_TOKENS = load.estimate
         self.turns = 0
         self._servers.now = self
         try:
@@ -129,6 +134,10 @@ class LoadedServer:
             self._input.put(self._messages.AbortReq(rid=self._random.choice(here)))
         self._goes_on()
 
+    def flush(self) -> None:
+        """Clients wait from now on until the server is idle, and flush its cache then."""
+        self._flushing = True
+
     def _here(self) -> list[str]:
         scheduler = self.scheduler
         batches = [scheduler.running_batch, scheduler.last_batch]
@@ -142,7 +151,7 @@ class LoadedServer:
         beginning = self._random.choice(self._stems)
         own = self._tokens(self._random.randrange(1, load.prompt - len(beginning) + 2))
         prompt = [*beginning[: self._random.randrange(len(beginning) + 1)], *own][: load.prompt]
-        sampling = self._sampling(max_new_tokens=self._random.randrange(1, load.outputs + 1), ignore_eos=True)
+        sampling = self._sampling(max_new_tokens=self._random.randrange(1, load.outputs + 1), ignore_eos=False)
         sampling.normalize(None)
         self._arrived += 1
         message = self._messages.TokenizedGenerateReqInput(

@@ -1,0 +1,567 @@
+"""A scheduler of SGLang is recorded while it serves, and the recording is judged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from server_plants import PLANTS, SHORT, Classes, ServerPlant
+from torch.overrides import TorchFunctionMode
+from typer.testing import CliRunner
+
+from conformance.engines.sglang import PLUGIN, RELEASES
+from conformance.engines.sglang import recording as of_engine
+from conformance.engines.sglang.load import LoadedServer, RandomClients
+from conformance.engines.sglang.recording import layout
+from conformance.engines.sglang.recording.copies import HostCopy
+from conformance.engines.sglang.recording.digests import Digests, TextOfRequest
+from conformance.engines.sglang.recording.layout import UnrecordableServer
+from conformance.engines.sglang.recording.recorder import ServerRecorder
+from conformance.engines.sglang.releases.release import Release
+from conformance.recording import asked
+from conformance.recording.segments import SegmentWriter, records
+from conformance.recording.server_records import (
+    DIGEST_BYTES,
+    NOT_ENDED,
+    RecordedEvent,
+    ServerStart,
+    change_of,
+    digests_of,
+    unpacked_server,
+)
+from conformance.stems.server.recorded.judged import JudgedServer, judged_server
+from slotproof import record
+from slotproof.cli import app
+from slotproof.console.codes import BROKEN, HOLDS, USAGE
+
+pytestmark = pytest.mark.engine
+NEWEST = RELEASES[-1]
+RECORDED = RELEASES[-3:]
+KEY = bytes(32)
+HOPES = 2  # tokens of an answer for which memory is set aside: it gets short while requests decode
+CHUNKS = ("--chunked-prefill-size", "16")
+LOADS: list[dict[str, Any]] = [
+    {"pages": 64, "requests": 5},
+    {"page_size": 1, "pages": 200, "requests": 5},
+    {"pages": 64, "requests": 5, "overlap": False, "flushes": 40},
+    {"page_size": 1, "pages": 90, "requests": 4, "overlap": False, "estimate": HOPES},
+    {"pages": 40, "requests": 5, "flags": CHUNKS, "aborts": 20},
+    {"pages": 40, "requests": 5, "flags": (*CHUNKS, "--enable-mixed-chunk"), "flushes": 40},
+    {"pages": 30, "requests": 6, "prompt": 16, "outputs": 60, "estimate": HOPES, "aborts": 4},
+    {"pages": 40, "requests": 5, "flags": ("--schedule-policy", "lpm", "--enable-priority-scheduling")},
+]
+RETRACTS = LOADS[6]
+
+
+def release_of_server(version: str = NEWEST) -> Release:
+    return PLUGIN._import(version, None)
+
+
+def recorded_server(
+    path: Path, load: dict[str, Any], steps: int, seed: int = 1, version: str = NEWEST
+) -> ServerRecorder:
+    """Records so many turns of a server under load."""
+    loaded = LoadedServer(release_of_server(version), RandomClients(**load), seed)
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(path), KEY)
+    for _ in loaded.steps(steps):
+        pass
+    recorder.stop()
+    assert recorder.failure is None
+    return recorder
+
+
+def events_of(path: Path) -> list[RecordedEvent]:
+    start, *events = map(unpacked_server, records(path))
+    assert isinstance(start, ServerStart)
+    return [event for event in events if isinstance(event, RecordedEvent)]
+
+
+# What an unmodified release does keeps the law.
+
+
+@pytest.mark.parametrize("load", LOADS, ids=str)
+def test_a_server_under_load_keeps_the_law(tmp_path: Path, load: dict[str, Any]) -> None:
+    recorder = recorded_server(tmp_path / "a", load, 60)
+    verdict = judged_server(tmp_path / "a")
+    assert verdict.broken is None
+    assert verdict.calls == recorder.calls > 300
+    functions = {"match_kv_cache", "release_kv_cache", "forward_batch_generation", "ScheduleBatch.prepare_for_decode"}
+    assert functions <= {*verdict.by_function}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2, 5))
+@pytest.mark.parametrize("load", LOADS, ids=str)
+def test_a_server_under_load_keeps_the_law_for_long(tmp_path: Path, load: dict[str, Any], seed: int) -> None:
+    recorded_server(tmp_path / "a", load, 400, seed)
+    assert judged_server(tmp_path / "a").broken is None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", RECORDED[:-1])
+def test_older_servers_keep_the_law(tmp_path: Path, version: str) -> None:
+    """A process holds one release, so each is recorded and judged by a process of its own."""
+    command = [sys.executable, "-m", "slotproof"]
+    path = str(tmp_path / "a")
+    made = subprocess.run(
+        [*command, "record", "--demo", "sglang", "--release", version, "--steps", "200", "-o", path], check=False
+    )
+    found = subprocess.run([*command, "judge", path], capture_output=True, text=True, check=False)
+    assert (made.returncode, found.returncode) == (HOLDS, HOLDS)
+    assert "no law is broken in " in found.stdout
+
+
+def test_the_loads_reach_what_they_are_for(tmp_path: Path) -> None:
+    """Requests are retracted, and computed in chunks."""
+    recorded_server(tmp_path / "a", RETRACTS, 60)
+    retracted = [one for event in events_of(tmp_path / "a") if event.kind == "left" for one in event.requests]
+    assert sum(one.sent == NOT_ENDED for one in retracted) > 3
+    recorded_server(tmp_path / "b", LOADS[4], 60)
+    chunks = Counter(
+        (one.request, one.end)
+        for event in events_of(tmp_path / "b")
+        for one in event.passes
+        if one.end - one.start > 1
+    )
+    assert max(Counter(request for request, _ in chunks).values()) > 2
+
+
+def test_all_laws_say_what_the_changes_say_of_a_server(tmp_path: Path) -> None:
+    """With every law evaluated after each event the verdict stays."""
+    recorded_server(tmp_path / "a", SHORT, 25)
+    assert judged_server(tmp_path / "a", often=1).broken is None
+
+
+# Bugs.
+
+
+def classes_of(release: Release) -> Classes:
+    module = release.imported.module
+    return Classes(
+        module("mem_cache.unified_radix_cache").UnifiedRadixCache,
+        module("mem_cache.allocator.paged").PagedTokenToKVPoolAllocator,
+        module("mem_cache.memory_pool").ReqToTokenPool,
+        module("managers.schedule_batch").ScheduleBatch,
+    )
+
+
+@contextmanager
+def planted_in_server(plant: ServerPlant, happens: Callable[[], bool]) -> Iterator[None]:
+    """The release has a bug."""
+    owner, name, function = plant(classes_of(release_of_server()), happens)
+    before = vars(owner)[name]
+    setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def judged_with_plant(plant: ServerPlant, path: Path, skips: int) -> tuple[JudgedServer, int]:
+    """The verdict on a release with a bug, which happens once, after ``skips`` chances; and the event in which it
+    happens.
+    """
+    recorder: ServerRecorder | None = None
+    chances, calls = 0, []
+
+    def happens() -> bool:
+        nonlocal chances
+        if recorder is None:
+            return False
+        chances += 1
+        calls.extend([recorder.calls + 1] if chances == skips + 1 else [])
+        return chances == skips + 1
+
+    with planted_in_server(plant, happens):
+        loaded = LoadedServer(release_of_server(), RandomClients(**PLANTS[plant][0]), 1)
+        recorder = ServerRecorder(loaded.scheduler, SegmentWriter(path), KEY)
+        try:
+            for _ in loaded.steps(400):
+                if calls and recorder.calls > calls[0] + 30:
+                    break
+        except (AssertionError, RuntimeError, KeyError, ValueError):
+            pass  # the release notices the bug
+    recorder.stop()
+    assert recorder.failure is None
+    assert calls, "the bug did not happen"
+    return judged_server(path), calls[0]
+
+
+def must_name(verdict: JudgedServer, call: int, plant: ServerPlant, path: Path) -> None:
+    """The event in which the bug happens is named; or the next one of the function that ``PLANTS`` says."""
+    named = PLANTS[plant][1]
+    kinds = [event.function for event in events_of(path)]
+    due = call if not named else next(n for n, kind in enumerate(kinds, start=1) if n >= call and kind == named)
+    assert verdict.broken is not None
+    assert verdict.calls == due, (call, verdict.function, str(verdict.broken))
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_the_first_wrong_event_is_named(tmp_path: Path, plant: ServerPlant) -> None:
+    verdict, call = judged_with_plant(plant, tmp_path / "a", skips=10)
+    must_name(verdict, call, plant, tmp_path / "a")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("skips", [0, 3, 25])
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_the_first_wrong_event_is_named_wherever_it_is(tmp_path: Path, plant: ServerPlant, skips: int) -> None:
+    verdict, call = judged_with_plant(plant, tmp_path / "a", skips)
+    must_name(verdict, call, plant, tmp_path / "a")
+
+
+# What a recording has, and what it has not.
+
+
+class RenamedClients(LoadedServer):
+    """The load with other tokens: each is another number, and equal ones stay equal."""
+
+    def _token(self) -> int:
+        return (super()._token() * 7919) % 1000003 + 5000
+
+
+def test_a_recording_of_a_server_has_no_text(tmp_path: Path) -> None:
+    """Two runs that are equal but for a bijection of token ids give recordings that differ in digests and times
+    alone; and those have different digests where the keys differ.
+    """
+    made: list[list[RecordedEvent]] = []
+    for number, (kind, key) in enumerate([(LoadedServer, KEY), (RenamedClients, KEY), (LoadedServer, bytes(31) + b"1")]):
+        loaded = kind(release_of_server(), RandomClients(**SHORT), 1)
+        recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / f"{number}"), key)
+        for _ in loaded.steps(60):
+            pass
+        recorder.stop()
+        assert recorder.failure is None
+        made.append(events_of(tmp_path / f"{number}"))
+    shapes, digests = zip(*([masked_events(events) for events in made]), strict=True)
+    assert shapes[0] == shapes[1] == shapes[2]
+    assert len(digests[0]) > 500
+    for other in (1, 2):
+        assert not {*digests[0]} & {*digests[other]}
+        pairs = {*zip(digests[0], digests[other], strict=True)}
+        assert len(pairs) == len({one for one, _ in pairs}) == len({two for _, two in pairs})  # a bijection
+
+
+def masked_events(events: list[RecordedEvent]) -> tuple[list[Any], list[bytes]]:
+    """Events without times, and with numbers of digests in the place of digests; and the digests."""
+    digests: list[bytes] = []
+
+    def masked(packed: bytes | None) -> Any:
+        digests.extend(digests_of(packed or b""))
+        return packed if packed is None else len(packed)
+
+    shapes = []
+    for event in events:
+        texts = [one._replace(digests=masked(one.digests)) for one in event.texts]
+        passes = [one._replace(digests=masked(one.digests)) for one in event.passes]
+        change = event.change
+        if change is not None:
+            change = change._replace(nodes=[one._replace(digests=masked(one.digests)) for one in change.nodes])
+        shapes.append(event._replace(at=0, texts=texts, passes=passes, change=change))
+    return shapes, digests
+
+
+def test_equal_beginnings_have_equal_digests() -> None:
+    digests = Digests(KEY)
+    one, other = (TextOfRequest(digests, None, tokens) for tokens in ([1, 2, 3], [1, 2, 4]))
+    salted = TextOfRequest(digests, ("adapter", None), [1, 2, 3])
+    first, second, third = (list(digests_of(text.input)) for text in (one, other, salted))
+    assert first[:2] == second[:2]
+    assert first[2] != second[2]
+    assert not {*first} & {*third}
+    assert one.answers([7]) == one.named(3, [7])
+    assert one.named(9, [7]) == b""
+    assert len({*first}) * DIGEST_BYTES == len(one.input)
+
+
+def test_recording_a_server_changes_nothing(tmp_path: Path) -> None:
+    """Turn by turn, a server that is recorded does what one does that is not."""
+    load = RandomClients(**RETRACTS)
+    both = [LoadedServer(release_of_server(), load, 3) for _ in range(2)]
+    recorder = ServerRecorder(both[1].scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    for _ in range(60):
+        for each in both:
+            each.step()
+        assert shown_by(both[0]) == shown_by(both[1])
+    recorder.stop()
+    assert recorder.calls > 300
+
+
+def shown_by(loaded: LoadedServer) -> Any:
+    scheduler = loaded.scheduler
+    rows = {one.rid: (one.kv.req_pool_idx, one.kv.kv_committed_len) for one in scheduler.running_batch.reqs}
+    return rows, scheduler.token_to_kv_pool_allocator.free_pages.tolist(), len(scheduler.waiting_queue)
+
+
+# No hook waits for a device.
+
+
+class WaitsForDevice(AssertionError):
+    """A hook has asked for the numbers of a tensor."""
+
+
+class NoWaiting(TorchFunctionMode):
+    """While this lasts, whoever asks a tensor for its numbers would wait for the device, unless the tensor is a copy
+    on the host that is done.
+    """
+
+    ASKING: ClassVar = {
+        *("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__index__", "__float__", "__iter__", "__contains__"),
+        *("nonzero", "unique", "equal", "allclose", "is_nonzero", "masked_select", "repeat_interleave", "to"),
+    }
+    copies: ClassVar[set[int]] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in self.ASKING and not (args and id(args[0]) in self.copies):
+            raise WaitsForDevice(f"a hook asks a tensor for its numbers: {name}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("asks", [bool, int, list, "tolist", "item", "cpu", "numpy", "index", "nonzero"], ids=str)
+def test_whoever_asks_a_tensor_for_its_numbers_is_seen(asks: Any) -> None:
+    tensor = torch.tensor([1])
+    with pytest.raises(WaitsForDevice), NoWaiting():
+        if asks == "index":
+            [0, 1][tensor]
+        elif isinstance(asks, str):
+            getattr(tensor, asks)()
+        else:
+            asks(tensor)
+
+
+def test_no_hook_of_a_server_waits_for_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hook runs where no tensor may be asked for its numbers, but a copy that was queued in an earlier turn."""
+    ran: Counter[str] = Counter()
+    read: list[int] = []
+    safely, numbers = ServerRecorder._safely, HostCopy.numbers
+    turn_of: dict[int, int] = {}
+
+    def guarded(self: ServerRecorder, hook: Callable[..., None], *args: Any) -> None:
+        ran[hook.__name__] += 1
+        with NoWaiting():
+            safely(self, hook, *args)
+
+    def made(self: HostCopy, tensor: Any) -> None:
+        init(self, tensor)
+        turn_of[id(self)] = loaded.turns
+
+    def asked_for(self: HostCopy) -> list[int]:
+        read.append(loaded.turns - turn_of.pop(id(self)))
+        NoWaiting.copies.add(id(self._host))
+        try:
+            return numbers(self)
+        finally:
+            NoWaiting.copies.discard(id(self._host))
+
+    init = HostCopy.__init__
+    loaded = LoadedServer(release_of_server(), RandomClients(**RETRACTS, flushes=30), 1)
+    monkeypatch.setattr(ServerRecorder, "_safely", guarded)
+    monkeypatch.setattr(HostCopy, "__init__", made)
+    monkeypatch.setattr(HostCopy, "numbers", asked_for)
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    for _ in loaded.steps(60):
+        pass
+    assert recorder.failure is None
+    assert min(read) >= 1, "a copy was read in the turn in which it was queued"
+    assert {"_told", "_passes", "_polls"} <= {*ran}
+    assert min(ran[name] for name in ("_told", "_passes", "_polls")) > 50
+    recorder.stop()
+    assert judged_server(tmp_path / "a").broken is None
+
+
+def test_a_copy_is_of_the_moment_at_which_it_was_queued() -> None:
+    tensor = torch.tensor([1, 2, 3])
+    copy = HostCopy(tensor)
+    tensor[0] = 9
+    assert copy.is_done
+    assert copy.numbers() == [1, 2, 3]
+
+
+def test_a_server_of_sglang_needs_the_standard_library_and_msgpack_alone() -> None:
+    program = """
+import sys
+before = {*sys.modules}
+from slotproof import record
+from conformance.engines.sglang.recording import recorder
+more = {name.partition(".")[0] for name in {*sys.modules} - before} - {*sys.stdlib_module_names}
+print(sorted(name for name in more if "cython" not in name))
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "['conformance', 'msgpack', 'slotproof']"
+
+
+# A recording may end anywhere.
+
+
+def test_a_killed_server_leaves_all_but_its_last_turns(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    program = f"""
+import os, signal, sys
+from slotproof import record
+from conformance.engines.sglang import PLUGIN
+loaded = PLUGIN.under_load({NEWEST!r}, 1)
+recorder = record.start(loaded.scheduler, {str(path)!r}, ring=None)
+for number in loaded.steps(40):
+    if number == 37:
+        print(recorder.calls, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.returncode == -signal.SIGKILL
+    verdict = judged_server(path)
+    assert verdict.broken is None
+    assert verdict.calls >= int(found.stdout.split()[-1])
+
+
+def test_a_recording_begins_when_the_server_is_empty(tmp_path: Path) -> None:
+    """One that is started while requests run begins after the next flush, and says so."""
+    loaded = LoadedServer(release_of_server(), RandomClients(pages=64, requests=3, flushes=0, outputs=8), 1)
+    for _ in loaded.steps(20):
+        pass
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    for _ in loaded.steps(20):
+        pass
+    assert not recorder.has_begun
+    loaded.flush()
+    for _ in loaded.steps(60):
+        pass
+    assert recorder.has_begun
+    recorder.stop()
+    verdict = judged_server(tmp_path / "a")
+    assert verdict.broken is None
+    assert verdict.calls > 100
+
+
+# A server goes on, whatever becomes of its recording.
+
+
+def test_a_hook_that_fails_ends_the_recording_and_not_a_server(tmp_path: Path) -> None:
+    loaded = LoadedServer(release_of_server(), RandomClients(**SHORT), 1)
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    for number in loaded.steps(60):
+        if number == 30:
+            recorder._objects = {}  # every hook that looks a request up fails from now on
+    assert isinstance(recorder.failure, KeyError)
+    assert judged_server(tmp_path / "a").broken is None
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model": "windowed"}, "layers with a sliding window"),
+    ({"model": "sliding"}, "layers with a sliding window"),
+    ({"model": "recurrent", "page_size": 1, "pages": 64, "overlap": False}, "recurrent layers"),
+    ({"flags": ("--enable-hierarchical-cache",)}, "host memory"),
+    ({"flags": ("--disable-radix-cache",)}, "a server without a prefix cache"),
+    (
+        {
+            "flags": (
+                *("--speculative-algorithm", "STANDALONE", "--speculative-num-steps", "2"),
+                *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3"),
+            )
+        },
+        "speculative decoding",
+    ),
+]
+
+
+@pytest.mark.parametrize(("load", "says"), REFUSED, ids=[says for _, says in REFUSED])
+def test_a_server_that_no_recording_describes_is_refused(tmp_path: Path, load: dict[str, Any], says: str) -> None:
+    loaded = LoadedServer(release_of_server(), RandomClients(**({"page_size": 1, "pages": 64} | load)), 1)
+    recorder = record.start(loaded.scheduler, tmp_path / "a")
+    loaded.step()
+    recorder.stop()
+    found = CliRunner().invoke(app, ["judge", str(tmp_path / "a")])
+    assert found.exit_code == USAGE
+    assert says in str(found.exception)
+
+
+def test_what_is_no_scheduler_of_sglang_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnrecordableServer, match="scheduler: object has no tree_cache, req_to_token_pool"):
+        ServerRecorder(object(), SegmentWriter(tmp_path / "a"), KEY)
+
+
+def test_a_turn_of_a_session_ends_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = LoadedServer(release_of_server(), RandomClients(**SHORT), 1)
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    monkeypatch.setattr(layout, "is_of_session", lambda request: request.rid == "9")
+    for _ in loaded.steps(60):
+        pass
+    assert isinstance(recorder.failure, UnrecordableServer)
+    assert "a turn of a session" in str(recorder.failure)
+    assert judged_server(tmp_path / "a").broken is None
+
+
+def test_the_plug_in_of_sglang_records_what_the_environment_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = release_of_server().imported.module("managers.scheduler").Scheduler
+    monkeypatch.setattr(scheduler, "__init__", scheduler.__init__)
+    monkeypatch.setenv(asked.FILE, str(tmp_path / "server-%p.rec"))
+    of_engine.on_each_server(scheduler)
+    loaded = LoadedServer(release_of_server(), RandomClients(**SHORT), 1)
+    for _ in loaded.steps(20):
+        pass
+    loaded.scheduler.slotproof_recorder.stop()
+    assert judged_server(tmp_path / f"server-{os.getpid()}.rec").calls > 40
+
+
+# The commands.
+
+
+def test_the_commands_record_and_judge_a_server(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.rec")
+    run = CliRunner().invoke
+    made = run(app, ["record", "--demo", "sglang", "--release", NEWEST, "--steps", "30", "-o", path])
+    assert made.exit_code == HOLDS
+    found = run(app, ["judge", path])
+    assert found.exit_code == HOLDS
+    assert "no law is broken in " in found.output
+    assert "recorded: sglang" in found.output
+    for words, says in (
+        (["watch", path, "--for", "5s"], "it cannot be watched yet"),
+        (["judge", path, "--shrink", "5s", "--release", NEWEST], "no search for a short run yet"),
+    ):
+        refused = run(app, words)
+        assert refused.exit_code == USAGE
+        assert says in str(refused.exception)
+
+
+def test_the_command_names_the_first_wrong_event(tmp_path: Path) -> None:
+    plant = next(plant for plant in PLANTS if plant.__name__ == "row_is_not_given_back")
+    _, call = judged_with_plant(plant, tmp_path / "a", skips=3)
+    found = CliRunner().invoke(app, ["judge", str(tmp_path / "a")])
+    assert found.exit_code == BROKEN
+    assert f"the first wrong call is call {call}, release_kv_cache at " in found.output
+    assert "every_row_has_one_owner" in found.output
+
+
+# Records.
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ([1, 2, 3], [2, 3]),
+        ([2, 3], [1, 2, 3]),
+        ([1, 2, 3], [1, 2, 3, 4]),
+        ([1, 2, 3], [1, 9, 3]),
+        ([1, 1, 1], [1, 1]),
+        ([], [1]),
+        ([1], []),
+    ],
+)
+def test_a_list_is_told_by_its_change(before: list[int], now: list[int]) -> None:
+    change = change_of(before, now)
+    assert change is not None
+    assert change.of(before) == now
+    assert len(change.middle) < max(2, len(now))
+    assert change_of(now, now) is None
