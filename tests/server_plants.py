@@ -25,7 +25,10 @@ class Classes(NamedTuple):
 
 Planted = tuple[Any, str, Any]
 ServerPlant = Callable[[Classes, Happens], Planted]
-SHORT = {"pages": 24, "requests": 3}  # memory is short: requests wait, are retracted, and evict each other's prefixes
+SHORT: dict[str, Any] = {"pages": 24, "requests": 3}  # requests wait, and evict each other's prefixes
+    "pages": 24,
+    "requests": 3,
+}  # memory is short: requests wait, are retracted, and evict each other's prefixes
 
 
 def cat(pool: Any, pages: Any) -> None:
@@ -245,7 +248,8 @@ PLANTS: dict[ServerPlant, tuple[dict[str, Any], str]] = {
     row_in_use_is_free: ({}, ""),
     row_names_another_slot: ({}, ""),
     lock_is_not_given_back: ({}, ""),
-    lock_is_given_back_twice: ({}, "ScheduleBatch.prepare_for_extend"),  # while a batch is put together nothing is judged
+    # While a batch is put together nothing is judged.
+    lock_is_given_back_twice: ({}, "ScheduleBatch.prepare_for_extend"),
     lock_does_not_last: ({}, ""),
     locked_node_is_evicted: (SHORT, ""),
     locked_page_is_freed: (SHORT, ""),

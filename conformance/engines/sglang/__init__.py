@@ -104,9 +104,7 @@ class SGLangPlugin:
         named: dict[str, Any] = {"source": folder, "roots": roots, "notes": notes, "kinds": KINDS, "unbuilt": unbuilt}
         return Loaded(self.name, release, made, self.own, **named)
 
-    def under_load(
-        self, release: str | None, seed: int, requests: int = 8, source: Path | None = None
-    ) -> LoadedServer:
+    def under_load(self, release: str | None, seed: int, requests: int = 8, source: Path | None = None) -> LoadedServer:
         """The real scheduler of a release, or of a checkout, with so many random clients. Without both it is the newest
         release that is known.
         """

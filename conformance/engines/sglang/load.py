@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import greenlet
 import torch

@@ -57,7 +57,7 @@ def first_state(config: Json, stateful: bool, stories: Stories, requests: int = 
     more, so that ``state_renew`` always finds a number without a state. There is one handle more than rows, since a row
     that continues its prefill holds two handles for a moment.
     """
-    nodes = config.get("nodes", config["size"]) + stateful
+    nodes: int = config["nodes" if "nodes" in config else "size"] + stateful
     window = -(-config["window"] // config["page_size"])
     kept = lock_ref_state.initial(nodes, config["rows"] + 1, window, is_windowed(config), stateful)
     buffered, doubled, lazy = (stateful and bool(config[name]) for name in ("buffered", "doubled", "lazy"))

@@ -51,7 +51,9 @@ class Stories:
 
     def _token(self, story: int, position: int) -> int:
         asked = self._asked[story]
-        return asked.tokens[position] if position < len(asked.tokens) else self._sampled(position, asked.fork, asked.mark)
+        if position < len(asked.tokens):
+            return asked.tokens[position]
+        return self._sampled(position, asked.fork, asked.mark)
 
     def items(self) -> Iterator[tuple[Any, int]]:
         """The keys that were asked for, with their values."""

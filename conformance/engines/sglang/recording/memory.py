@@ -27,13 +27,13 @@ from conformance.recording.server_records import (
 
 
 class SeenRow(NamedTuple):
-    """A row as it was looked at. ``first``: the place from which on its slots were copied. ``count``: how many."""
+    """A row as it was looked at. ``first``: the place from which on its slots were copied. ``copied``: how many."""
 
     request: int
     row: int
     lengths: records.RowLengths
     first: int
-    count: int
+    copied: int
 
 
 class KnownNode(NamedTuple):
@@ -100,7 +100,7 @@ class ToldSoFar:
     def row(self, one: SeenRow) -> bool:
         """Whether the row is as the recording has it."""
         before, self.rows[one.request] = self.rows.get(one.request), (one.row, one.lengths)
-        return not one.count and before == (one.row, one.lengths)
+        return not one.copied and before == (one.row, one.lengths)
 
     def held(self, now: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
         """What requests hold, ``UNCHANGED`` if the recording has it."""
@@ -181,8 +181,8 @@ class ServerMemory:
         rows = []
         for one in looked.rows:
             if not self.told.row(one):
-                rows.append(RowChange(one.request, one.row, *one.lengths, one.first, slots[at : at + one.count]))
-            at += one.count
+                rows.append(RowChange(one.request, one.row, *one.lengths, one.first, slots[at : at + one.copied]))
+            at += one.copied
         for request in looked.left:
             self.told.rows.pop(request, None)
         return MemoryChange(

@@ -1,7 +1,7 @@
 """Records a scheduler of SGLang while it serves: every event after which its memory may show something else.
 
-A ``ServerRecorder`` is told by the very hooks that watch a driven server (``conformance.engines.sglang.server.watching``).
-No line of the engine changes. A hook reads Python numbers, and queues a copy of what is on the device: nothing waits
+A ``ServerRecorder`` is told by the very hooks that watch a driven server (``..server.watching``). No line of the engine
+changes. A hook reads Python numbers, and queues a copy of what is on the device: nothing waits
 for it. Records are made from the copies when the server polls for messages again, at least one turn of its loop later.
 Where a hook fails, the recording ends, the log says so, and the server goes on.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from contextlib import AbstractContextManager
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import greenlet
 import torch
@@ -21,6 +21,7 @@ from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import copies_by_engine, has_host_memory
 from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
+from conformance.engines.sglang.server.drafting import Drafts
 from conformance.engines.sglang.server.forking import forked
 from conformance.engines.sglang.server.host_memory import HostWatch
 from conformance.engines.sglang.server.launching import Launcher
@@ -90,7 +91,7 @@ class Servers:
         place = Place(imported, self._socket, runner, ServerClock(self._turns), self._running, self.device)
         put_in_place(place)
         watch_functions(imported)
-        self.now: SGLangServer | None = None
+        self.now: RunningServer | None = None
 
     def _socket(self, name: str) -> Socket:
         self.sockets[name] = Socket(self._polled if name == INPUT else None)
@@ -103,7 +104,7 @@ class Servers:
     def _turns(self) -> int:
         return 0 if self.now is None else self.now.turns
 
-    def _running(self) -> SGLangServer:
+    def _running(self) -> RunningServer:
         assert self.now is not None, "a server computes while it runs"
         return self.now
 
@@ -112,6 +113,18 @@ class Servers:
 
     def _copies_in_order(self) -> AbstractContextManager[None]:
         return self._running().copies_in_order()
+
+
+class RunningServer(Drafts, Protocol):
+    """What the parts that are stood in for ask of the server that runs. ``turns``: how many its loop has made."""
+
+    turns: int
+
+    def polls(self) -> None:
+        """The loop reads its messages next."""
+
+    def copies_in_order(self) -> AbstractContextManager[None]:
+        """While this lasts, the server copies states as a part of a forward pass."""
 
 
 class SGLangServer:

@@ -88,8 +88,8 @@ def _sizes(start: ServerStart, events: Sequence[RecordedEvent]) -> dict[str, int
             continue
         for row in change.rows:
             longest = max(longest, row.allocated)
-        for node in change.gone:
-            here.pop(node, None)
+        for left in change.gone:
+            here.pop(left, None)
         for node in change.nodes:
             own = len(node.digests) // DIGEST_BYTES if node.digests is not None else 0
             here[node.node] = here.get(node.parent, 0) + own if own else here.get(node.node, 0)
