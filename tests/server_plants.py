@@ -26,9 +26,6 @@ class Classes(NamedTuple):
 Planted = tuple[Any, str, Any]
 ServerPlant = Callable[[Classes, Happens], Planted]
 SHORT: dict[str, Any] = {"pages": 24, "requests": 3}  # requests wait, and evict each other's prefixes
-    "pages": 24,
-    "requests": 3,
-}  # memory is short: requests wait, are retracted, and evict each other's prefixes
 
 
 def cat(pool: Any, pages: Any) -> None:

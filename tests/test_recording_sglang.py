@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, ClassVar
 
