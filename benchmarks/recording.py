@@ -12,17 +12,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from conformance.engines import registry
 from conformance.recording.started import start
-from conformance.stems.block_cache.recorded.judged import judged
+from conformance.search.recorded import judged_file
 
 REQUESTS = (8, 128, 512)
 LIMIT_US, AT = 300, 128  # microseconds a step that a recorder may take, with so many requests
-CALLS = ("add_request", "schedule", "update_from_output")
 WARM, STEPS = 60, 300
 
 
@@ -77,7 +77,7 @@ def _here(engine: str, release: str, requests: int, steps: int) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "recording")
         recorder = start(loads[1].scheduler, path, ring=None)
-        spent = [_timed(load.scheduler) for load in loads]
+        spent = [_timed(*load.timed) for load in loads]
         own: list[int] = []
         more: list[int] = []
         for number in range(steps):
@@ -90,17 +90,17 @@ def _here(engine: str, release: str, requests: int, steps: int) -> Cost:
         recorder.stop()
         written = len(path.read_bytes().rstrip(b"\0"))
         began = time.process_time()
-        judged(path)
+        judged_file(path)
         speed = calls / (time.process_time() - began)
     own_us, more_us = (round(statistics.median(each) / 1000, 1) for each in (own, more))
     return Cost(f"{engine} {release}", requests, steps, own_us, more_us, written // steps, round(speed))
 
 
-def _timed(scheduler: Any) -> list[int]:
-    """Counts the nanoseconds that this thread spends in the calls of a scheduler."""
+def _timed(owner: Any, calls: Sequence[str]) -> list[int]:
+    """Counts the nanoseconds that this thread spends in these calls of an object."""
     spent = [0]
-    for name in CALLS:
-        function = getattr(scheduler, name)
+    for name in calls:
+        function = getattr(owner, name)
 
         def timed(*args: Any, function: Any = function) -> Any:
             start = time.thread_time_ns()
@@ -108,7 +108,7 @@ def _timed(scheduler: Any) -> list[int]:
             spent[0] += time.thread_time_ns() - start
             return answer
 
-        setattr(scheduler, name, timed)
+        setattr(owner, name, timed)
     return spent
 
 

@@ -17,21 +17,20 @@ from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.recording import asked
-from conformance.recording.segments import NotARecording, records
-from conformance.recording.server_records import is_of_server
+from conformance.recording.segments import NotARecording
 from conformance.recording.started import start
 from conformance.search.hunt import Difference
 from conformance.search.judge import excluded
+from conformance.search.recorded import Judged, judged_file
 from conformance.search.short_run import short_run
-from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged, watched
-from conformance.stems.server.recorded.judged import JudgedServer, judged_server
+from conformance.stems.block_cache.recorded.judged import JudgedRecording, watched
+from conformance.stems.server.recorded.judged import JudgedServer
 from conformance.telling.pasted import as_test
 from conformance.traces import known
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.screen import broken, say, write_json
 
 STEM = "block_cache"
-Judged = JudgedRecording | JudgedServer
 POLL_S = 0.2  # seconds between two looks at a file that is watched
 
 
@@ -94,7 +93,7 @@ def judge(options: JudgeOptions) -> int:
     """Judges a recording, writes the result, prints it, and returns the exit code."""
     began = time.process_time()
     try:
-        found = _judged(options.file, options.laws)
+        found = judged_file(options.file, options.laws)
     except (NotARecording, OSError) as error:
         raise UsageError(str(error)) from None
     if options.shrink is not None and isinstance(found, JudgedServer):
@@ -110,10 +109,6 @@ def judge(options: JudgeOptions) -> int:
         if wrong is not None and options.shrink is not None:
             _print_short(found.start.engine, wrong, short, options)
     return HOLDS if found.broken is None else BROKEN
-
-
-def _judged(file: Path, laws: int) -> Judged:
-    return judged_server(file, laws) if is_of_server(next(records(file))) else judged(file, laws)
 
 
 def watch(options: JudgeOptions, seconds: float | None) -> int:

@@ -57,7 +57,9 @@ class RandomClients:
 
 
 class LoadedServer:
-    """A scheduler with its clients. ``scheduler``: the release's own. ``step`` makes a turn of its loop."""
+    """A scheduler with its clients. ``scheduler``: the release's own. ``step`` makes a turn of its loop. ``timed``: an
+    object, and its calls that are the engine's own work, for who measures it.
+    """
 
     def __init__(self, release: Release, load: RandomClients, seed: int) -> None:
         self._servers, self._load, self._random = servers(release), load, random.Random(seed)
@@ -72,17 +74,19 @@ class LoadedServer:
             self.scheduler, self._context = self._servers.launcher.launch(load.model, load.launch(), environment)
         finally:
             self._servers.now = None
+        self.timed = self, ("turn",)
         self._input = self._servers.sockets[INPUT]
         self._run = greenlet.getcurrent()
         self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
         self._stems = [self._tokens(self._random.randrange(1, load.prompt)) for _ in range(load.stems)]
         self._arrived = 0
         self._flushing = False
-        self._goes_on()  # up to its first poll
+        self.turn()  # up to its first poll
 
     # The server.
 
-    def _goes_on(self) -> None:
+    def turn(self) -> None:
+        """A turn of the loop."""
         self._servers.now, self._run = self, greenlet.getcurrent()
         try:
             with self._servers.launcher.within(self._context):
@@ -131,7 +135,7 @@ class LoadedServer:
             self._comes()
         if here and self._random.randrange(100) < load.aborts:
             self._input.put(self._messages.AbortReq(rid=self._random.choice(here)))
-        self._goes_on()
+        self.turn()
 
     def flush(self) -> None:
         """Clients wait from now on until the server is idle, and flush its cache then."""

@@ -15,6 +15,8 @@ from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.release import VLLMRelease
 from conformance.engines.vllm.settings import Setup
 
+CALLS = ("add_request", "schedule", "update_from_output")
+
 
 @dataclass(frozen=True)
 class ServerLoad:
@@ -41,7 +43,9 @@ class ServerLoad:
 
 
 class LoadedScheduler:
-    """A scheduler with its clients. ``scheduler``: the release's own. ``step`` makes one step and completes another."""
+    """A scheduler with its clients. ``scheduler``: the release's own. ``step`` makes one step and completes another.
+    ``timed``: an object, and its calls that are the engine's own work, for who measures it.
+    """
 
     def __init__(self, release: VLLMRelease, load: ServerLoad, seed: int) -> None:
         self._release, self._load, self._random = release, load, random.Random(seed)
@@ -58,6 +62,7 @@ class LoadedScheduler:
         )
         groups = [release.full(size), *([release.window(size, load.window)] if load.window else [])]
         self.scheduler = release.scheduler(setup, groups)
+        self.timed = self.scheduler, CALLS
         self._names = DigestTexts()
         self._stems = [self._tokens(self._random.randrange(size, load.prompt)) for _ in range(load.stems)]
         self._flying: deque[tuple[Any, list[str]]] = deque()  # of each step in flight, who samples after it

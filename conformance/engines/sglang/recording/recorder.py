@@ -134,7 +134,7 @@ class ServerRecorder:
         self._error: Exception | None = None  # the last that a watched call has raised
         self._evictions = 0  # calls that change the tree, as they were counted last
         self.unknown = layout.unknown(scheduler)
-        self._watch = ServerWatch(self)
+        self._watch = ServerWatch(self, scheduler.tree_cache)
         if self.unknown:
             self._later.append(Later(0, self._start([])))
             self.stop()
@@ -205,6 +205,9 @@ class ServerRecorder:
         self._write_done(self._turn + 2)
 
     def _told(self, kind: str, answer: Any, whom: tuple[Any, ...]) -> None:
+        if not self.has_begun and kind == FLUSHED and answer:
+            self._may_begin()
+            return
         if not self.has_begun or kind in UNTOLD:
             return
         if kind == STRAYED:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance.driver.protocol import EngineError
-from conformance.engines.importing import Imported
+
+if TYPE_CHECKING:
+    from conformance.engines.importing import Imported
 
 DEFAULT, PYTHON, RUST = "default", "python", "rust"
 BOTH = "both"  # a tree with each of the two cores, side by side

@@ -72,6 +72,11 @@ def part(thing: Any, names: str) -> Any:
     return thing
 
 
+def names_tree(given: Iterable[Any], tree: Any) -> bool:
+    """One of the arguments of a call is this tree, or has it: a scheduler, a batch, or who puts one together."""
+    return any(one is tree or getattr(one, "tree_cache", None) is tree for one in given)
+
+
 def calls(thing: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Those of these calls that an object has."""
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}

@@ -8,11 +8,19 @@ one that is made outside of all of them has no explanation.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from conformance.engines.sglang.releases.server_parts import ALL, Releases, calls, function, modules_with, part
+from conformance.engines.sglang.releases.server_parts import (
+    ALL,
+    Releases,
+    calls,
+    function,
+    modules_with,
+    names_tree,
+    part,
+)
 from conformance.stems.server.protocol import ADMITTED
 
 if TYPE_CHECKING:
@@ -140,13 +148,14 @@ class Told(Protocol):
 
 class ServerWatch:
     """The watch of one server. ``told``: who is told. While the server runs, ``ServerWatch.now`` is its watch.
+    ``tree``: that of the server, where others may run meanwhile in this process; what they do is not told.
     ``changes``: how many calls were made so far that change pools or rows. ``tree_changes``: how many that evict.
     """
 
     now: ServerWatch | None = None
 
-    def __init__(self, told: Told) -> None:
-        self._told, self._depth, self._grouped = told, 0, False
+    def __init__(self, told: Told, tree: Any = None) -> None:
+        self._told, self._tree, self._depth, self._grouped = told, tree, 0, False
         self.changes = self.tree_changes = 0
 
     def within(
@@ -166,6 +175,10 @@ class ServerWatch:
         if not self._depth:
             self._told.tell(kind, answer, *whom())
         return answer
+
+    def is_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """A call with these arguments is one of this server."""
+        return self._tree is None or names_tree((*args, *kwargs.values()), self._tree)
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -247,7 +260,7 @@ def _watched(real: Callable[..., Any], one: WatchedFunction) -> Callable[..., An
     @functools.wraps(real)
     def call(*args: Any, **kwargs: Any) -> Any:
         watch = ServerWatch.now
-        if watch is None:
+        if watch is None or not watch.is_of(args, kwargs):
             return real(*args, **kwargs)
         return watch.within(lambda: real(*args, **kwargs), one.kind, lambda: one.whom(*args, **kwargs), one.changes)
 
