@@ -657,7 +657,10 @@ def test_a_planted_name_is_seen(tmp_path: Path) -> None:
 
 # Probes of a release: questions whose answer says which release it is, or what a release has. In the folder of an
 # engine they stand in one place, or in one for each part of the engine that is driven alone.
-KNOWS_RELEASES = {"sglang": ("releases",), "vllm": ("release.py", "offloading.py", "host_slots.py", "recording")}
+KNOWS_RELEASES = {
+    "sglang": ("releases", "recording"),
+    "vllm": ("release.py", "offloading.py", "host_slots.py", "recording"),
+}
 OF_OURS = "asks our own class what it has; of a release it reads the source"
 NO_PROBES = {  # what looks like a probe, by file and function, and is none
     **dict.fromkeys((f"sglang/replacing/compat.py {name}" for name in ("compared", "_short", "_takes")), OF_OURS),

@@ -25,7 +25,7 @@ from conformance.engines.sglang import recording as of_engine
 from conformance.engines.sglang.load import LoadedServer, RandomClients
 from conformance.engines.sglang.recording import layout
 from conformance.engines.sglang.recording.copies import HostCopy
-from conformance.engines.sglang.recording.digests import Digests, TextOfRequest
+from conformance.engines.sglang.recording.digests import TextOfRequest, TokenDigests
 from conformance.engines.sglang.recording.layout import UnrecordableServer
 from conformance.engines.sglang.recording.recorder import ServerRecorder
 from conformance.engines.sglang.releases.release import Release
@@ -274,7 +274,7 @@ def masked_events(events: list[RecordedEvent]) -> tuple[list[Any], list[bytes]]:
 
 
 def test_equal_beginnings_have_equal_digests() -> None:
-    digests = Digests(KEY)
+    digests = TokenDigests(KEY)
     one, other = (TextOfRequest(digests, None, tokens) for tokens in ([1, 2, 3], [1, 2, 4]))
     salted = TextOfRequest(digests, ("adapter", None), [1, 2, 3])
     first, second, third = (list(digests_of(text.input)) for text in (one, other, salted))

@@ -19,16 +19,26 @@ INPUT, ANSWER = 0, 1  # the parts of a request's text
 NO_NODE = -1  # a request holds what is no node of the tree
 NOT_ENDED = -1  # in the place of the length of an answer
 UNCHANGED = None
+ARRIVED = "arrived"
+STRAYED = "strayed"  # the kind of an event: pools or rows were changed by a call that nothing explains
 RAISED = "raised"  # the kind of an event: a call has raised an exception, which may end the server
+
+
+class PoolLists(NamedTuple):
+    """The lists of a pool's allocator. ``available``: tokens that it says are free."""
+
+    free: list[int]
+    released: list[int]
+    available: int
 
 
 class ServerStart(NamedTuple):
     """An empty server: no request, and nothing in its tree.
 
     ``engine``, ``version``: what runs. ``config``: as of ``shape`` of ``ServerEngine``. ``unknown``: what of the engine
-    no recording says, in words; then there is no verdict. ``free``, ``released``: the lists of the pool's allocator.
-    ``available``: tokens that it says are free. ``free_rows``: the rows that no request has. ``overlaps``: the server
-    begins a step before it knows the result of the last one.
+    no recording says, in words; then there is no verdict. ``pools``: the full pool, and that of the layers with a
+    sliding window where the model has some. ``mapping``: as of ``SwaMappingSnapshot``. ``free_rows``: the rows that no
+    request has. ``overlaps``: the server begins a step before it knows the result of the last one.
     """
 
     at: int
@@ -36,9 +46,8 @@ class ServerStart(NamedTuple):
     version: str
     config: dict[str, Any]
     unknown: list[str]
-    free: list[int]
-    released: list[int]
-    available: int
+    pools: list[PoolLists]
+    mapping: list[int]
     free_rows: list[int]
     overlaps: bool
 
@@ -95,16 +104,24 @@ class RowChange(NamedTuple):
     slots: list[int]
 
 
+class PartChange(NamedTuple):
+    """A part of a node, for one pool. ``slots``: an empty list where it has none, ``UNCHANGED`` where they are as
+    before.
+    """
+
+    lock: int
+    slots: list[int] | None
+
+
 class NodeChange(NamedTuple):
-    """A node that is new, or has changed. ``parent``: ``NO_NODE`` for the root. ``digests``: of the node's own tokens;
-    ``slots``: theirs, an empty list where it has none. Both are ``UNCHANGED`` where they are as before.
+    """A node that is new, or has changed. ``parent``: ``NO_NODE`` for the root. ``digests``: of the node's own tokens,
+    ``UNCHANGED`` where they are as before. ``parts``: one for each pool.
     """
 
     node: int
     parent: int
-    lock: int
     digests: bytes | None
-    slots: list[int] | None
+    parts: list[PartChange]
 
 
 class ListChange(NamedTuple):
@@ -121,30 +138,38 @@ class ListChange(NamedTuple):
         return [*before[: self.first], *self.middle, *before[len(before) - self.last :]]
 
 
-class MemoryChange(NamedTuple):
-    """What an event changed of what the server shows. Lists are ``UNCHANGED`` where they are as before.
-
-    ``rows``: those that have changed. ``left``: the requests that have no row any more. ``sizes``: the evictable and
-    the protected size of the tree. ``gone``: nodes that have left. ``holds``: each request and the node that it holds,
-    ``NO_NODE`` for what is none of the tree; a request that holds nothing is left out.
-    """
+class PoolChange(NamedTuple):
+    """How the lists of a pool have changed, see ``PoolLists``; ``UNCHANGED`` where they are as before."""
 
     free: ListChange | None
     released: ListChange | None
     available: int
+
+
+class MemoryChange(NamedTuple):
+    """What an event changed of what the server shows. Lists are ``UNCHANGED`` where they are as before.
+
+    ``rows``: those that have changed. ``left``: the requests that have no row any more. ``sizes``: the evictable and
+    the protected size of the tree, for each pool. ``gone``: nodes that have left. ``holds``: each request, the node
+    that it holds, and the node at which its window ends, see ``LockHold``; ``NO_NODE`` for what is none of the tree. A
+    request that holds nothing is left out.
+    """
+
+    pools: list[PoolChange]
+    mapping: ListChange | None
     free_rows: ListChange | None
     rows: list[RowChange]
     left: list[int]
     nodes: list[NodeChange]
     gone: list[int]
-    sizes: tuple[int, int]
-    holds: list[tuple[int, int]] | None
+    sizes: list[tuple[int, int]]
+    holds: list[tuple[int, int, int | None]] | None
 
 
 class RecordedEvent(NamedTuple):
     """What the server did, see ``ServerEvent``.
 
-    ``kind``: as of ``ServerEvent``, or ``RAISED``. ``at``: microseconds since 1970. ``function``: the engine's
+    ``kind``: as of ``ServerEvent``, or ``RAISED`` or ``STRAYED``. ``at``: microseconds since 1970. ``function``: the engine's
     function, with the name of the exception that it raised. ``names``: number and the engine's name of
     requests that are new. ``texts``: tokens that have become known since the last event. ``gone``: of ``poll``, the
     requests that have left without a call. ``change``: ``UNCHANGED`` where the server shows what it showed before.
@@ -204,7 +229,8 @@ def unpacked_server(data: bytes) -> ServerStart | RecordedEvent:
     """The record that these bytes are."""
     code, *rest = msgpack.unpackb(data, strict_map_key=False)
     if code == SERVER_START:
-        return ServerStart(*rest)
+        start = ServerStart(*rest)
+        return start._replace(pools=[PoolLists(*one) for one in start.pools])
     event = RecordedEvent(*rest)
     return event._replace(
         texts=[RecordedTokens(*one) for one in event.texts],
@@ -216,11 +242,14 @@ def unpacked_server(data: bytes) -> ServerStart | RecordedEvent:
 
 def _memory(change: MemoryChange) -> MemoryChange:
     return change._replace(
-        free=_list(change.free),
-        released=_list(change.released),
+        pools=[PoolChange(_list(free), _list(released), now) for free, released, now in change.pools],
+        mapping=_list(change.mapping),
         free_rows=_list(change.free_rows),
         rows=[RowChange(*one) for one in change.rows],
-        nodes=[NodeChange(*one) for one in change.nodes],
+        nodes=[
+            NodeChange(node, parent, digests, [PartChange(*part) for part in parts])
+            for node, parent, digests, parts in change.nodes
+        ],
     )
 
 

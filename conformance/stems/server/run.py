@@ -101,12 +101,12 @@ class ServerRun(ServedClients):
             event: ServerEvent = yield EngineCall(
                 "go_on", self.engine.go_on, unjudged=midway.now, law=(GOES_ON, GOES_ON_SENTENCE)
             )
-            self._takes(event)
+            self.takes(event)
             midway.after(event.kind)
             if event.kind == POLL:
                 return event
 
-    def _takes(self, event: ServerEvent) -> None:
+    def takes(self, event: ServerEvent) -> None:
         """Explains an event."""
         self.cache.follow_tracks()
         if event.kind == POLL:

@@ -15,7 +15,7 @@ from conformance.recording.server_records import DIGEST_BYTES
 TOKEN_BYTES = 8
 
 
-class Digests:
+class TokenDigests:
     """The digests under one key."""
 
     def __init__(self, key: bytes) -> None:
@@ -44,7 +44,7 @@ class Digests:
 class TextOfRequest:
     """The digests of a request's text as far as it is known: the input, and the answer so far."""
 
-    def __init__(self, digests: Digests, named: Any, tokens: Iterable[int]) -> None:
+    def __init__(self, digests: TokenDigests, named: Any, tokens: Iterable[int]) -> None:
         self._digests, self._root = digests, digests.root(named)
         self._packed = bytearray(digests.of(tokens, self._root))
         self.input = self.input_digests

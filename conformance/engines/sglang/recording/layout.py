@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -15,12 +15,11 @@ from conformance.engines.sglang.releases import cores
 
 ENGINE, MODULES = "sglang", "sglang.srt"
 TREES = ("UnifiedRadixCache",)
-ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
+ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator", "SWATokenToKVPoolAllocator")
 NEEDED = ("tree_cache", "req_to_token_pool", "token_to_kv_pool_allocator", "waiting_queue", "running_batch")
 NEEDED_CALLS = ("ingest_requests",)
 # What no recording says: where an attribute of the scheduler is so, and how a message names it.
 ATTRIBUTES = (
-    ("is_hybrid_swa", "layers with a sliding window"),
     ("is_hybrid_ssm", "recurrent layers"),
     ("enable_hisparse", "sparse attention with host memory"),
     ("enable_unified_memory", "pools that share one memory"),
@@ -83,7 +82,9 @@ def _unknown(scheduler: Any) -> Iterator[str]:
         yield f"a tree with a {cores.of(tree).capitalize()} core ({cores.SWITCH}=python switches to the other one)"
     elif getattr(tree, "disable", False):
         yield "a server without a prefix cache"
-    if type(allocator).__name__ not in ALLOCATORS and not getattr(scheduler, "is_hybrid_swa", False):
+    if getattr(scheduler, "is_hybrid_swa", False) and not scheduler.full_tokens_per_layer:
+        yield "a model whose layers all have a sliding window"
+    elif type(allocator).__name__ not in ALLOCATORS:
         yield f"an allocator of the kind {type(allocator).__name__}"
     if getattr(tree, "cache_controller", None) is not None and not getattr(
         scheduler, "enable_hierarchical_cache", False
@@ -103,15 +104,16 @@ def _unknown(scheduler: Any) -> Iterator[str]:
 def config(scheduler: Any) -> dict[str, Any]:
     """As ``shape`` of ``ServerEngine``, of an empty server."""
     allocator, rows = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool
+    free = available(scheduler)
     return {
         "page_size": int(scheduler.page_size),
-        "size": allocator.available_size() // int(scheduler.page_size),
-        "size_swa": 1,
+        "size": free[0] // int(scheduler.page_size),
+        "size_swa": free[1] // int(scheduler.page_size) if is_windowed(scheduler) else 1,
         "rows": len(rows.free_slots),
         "sessions": 0,
-        "window": 1,
+        "window": int(getattr(scheduler, "sliding_window_size", 1) or 1),
         "need_sort": bool(getattr(allocator, "need_sort", False)),
-        "components": ["full"],
+        "components": ["full", "swa"] if is_windowed(scheduler) else ["full"],
     }
 
 
@@ -121,6 +123,25 @@ def is_empty(scheduler: Any) -> bool:
     busy = scheduler.waiting_queue or scheduler.last_batch is not None or len(queue)
     busy = busy or not scheduler.running_batch.is_empty() or getattr(scheduler, "chunked_req", None) is not None
     return not busy and not root_of(scheduler.tree_cache).children
+
+
+def is_windowed(scheduler: Any) -> bool:
+    """Some layers have a sliding window, and others have none: there are two pools."""
+    return bool(getattr(scheduler, "is_hybrid_swa", False)) and bool(scheduler.full_tokens_per_layer)
+
+
+def pools(scheduler: Any) -> list[Any]:
+    """The objects that have the lists of the full pool, and of that for windows."""
+    allocator = scheduler.token_to_kv_pool_allocator
+    return [allocator.full_attn_allocator, allocator.swa_attn_allocator] if is_windowed(scheduler) else [allocator]
+
+
+def available(scheduler: Any) -> list[int]:
+    """The tokens that each pool says are free."""
+    allocator = scheduler.token_to_kv_pool_allocator
+    if not is_windowed(scheduler):
+        return [int(allocator.available_size())]
+    return [int(allocator.full_available_size()), int(allocator.swa_available_size())]
 
 
 def released_pages(allocator: Any) -> list[Any]:
@@ -142,9 +163,27 @@ def root_of(tree: Any) -> Any:
     return owner_of(tree).root_node
 
 
-def full_part(tree: Any) -> Any:
-    """By what the tables of a tree know the component for full attention."""
-    return tree.tree_components[0]
+def parts(scheduler: Any) -> list[Any]:
+    """By what the tables of a tree know its components: that for full attention, and that for windows."""
+    known = {part.name: part for part in scheduler.tree_cache.tree_components}
+    return [known["FULL"], known["SWA"]] if is_windowed(scheduler) else [known["FULL"]]
+
+
+def tree_sizes(tree: Any, parts_of: Iterable[Any]) -> list[tuple[int, int]]:
+    """The evictable and the protected size of each component."""
+    owner = owner_of(tree)
+    evictable, protected = owner.component_evictable_size_, owner.component_protected_size_
+    return [(int(evictable[part]), int(protected[part])) for part in parts_of]
+
+
+def mark_of(data: Any) -> Any:
+    """The mark of a node at which the window of a lock ends, from its data for windows."""
+    return data.metadata.get("uuid")
+
+
+def has_slots(slots: Any) -> bool:
+    """A node has slots: a tensor that is not empty."""
+    return hasattr(slots, "shape") and slots.numel() > 0
 
 
 def namespace(holder: Any) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from conformance.engines.sglang.recording import layout
 from conformance.engines.sglang.recording.copies import HostCopy, joined
-from conformance.engines.sglang.recording.digests import Digests
+from conformance.engines.sglang.recording.digests import TokenDigests
 from conformance.engines.sglang.releases import records
 from conformance.recording.server_records import (
     DIGEST_BYTES,
@@ -21,9 +21,13 @@ from conformance.recording.server_records import (
     ListChange,
     MemoryChange,
     NodeChange,
+    PartChange,
+    PoolChange,
     RowChange,
     change_of,
 )
+
+Hold = tuple[int, int, int | None]  # a request, the node that it holds, and the node at which its window ends
 
 
 class SeenRow(NamedTuple):
@@ -39,92 +43,132 @@ class SeenRow(NamedTuple):
 class KnownNode(NamedTuple):
     """A node as it was looked at last, with the engine's objects, by which it is known whether they have changed.
 
-    ``number``: of the recording. ``last``: the digest of its last token. ``slots``: the engine's tensor.
+    ``number``: of the recording. ``above``: the engine's number of its parent, ``None`` for the root. ``last``: the
+    digest of its last token. ``slots``, ``locks``: the engine's tensors and its lock counts, one for each pool.
+    ``mark``: of a node where the window of a lock ends.
     """
 
     number: int
-    parent: int
-    lock: int
+    above: int | None
     key: Any
     length: int
     before: bytes
     last: bytes
-    slots: Any
+    slots: tuple[Any, ...]
+    locks: tuple[int, ...]
+    mark: Any
+
+
+class SeenPart(NamedTuple):
+    """A part of a node. ``slots``: a copy where they have changed. ``has_slots``: there are any."""
+
+    lock: int
+    slots: HostCopy | None
+    has_slots: bool
+
+    def told(self) -> PartChange:
+        """What the recording says of it. The copy is done."""
+        if self.slots is not None:
+            return PartChange(self.lock, self.slots.numbers())
+        return PartChange(self.lock, UNCHANGED if self.has_slots else [])
 
 
 class SeenNode(NamedTuple):
-    """A node that has changed. ``digests``: ``UNCHANGED`` where its key is as before. ``slots``: a copy where they have
-    changed, and ``has_slots`` where there are any.
-    """
+    """A node that has changed. ``digests``: ``UNCHANGED`` where its key is as before."""
 
     number: int
     parent: int
-    lock: int
     digests: bytes | None
-    slots: HostCopy | None
-    has_slots: bool
-    changed: bool
+    parts: tuple[SeenPart, ...]
+
+    def told(self) -> NodeChange:
+        """What the recording says of it. The copies are done."""
+        return NodeChange(self.number, self.parent, self.digests, [part.told() for part in self.parts])
+
+
+class CopiedPools(NamedTuple):
+    """Copies of the lists of each pool (the free list, and the parts of the release list), and of the mapping."""
+
+    lists: list[tuple[HostCopy, list[HostCopy]]]
+    mapping: HostCopy | None
+
+    def copies(self) -> Iterator[HostCopy]:
+        """All copies."""
+        for free, released in self.lists:
+            yield from (free, *released)
+        yield from () if self.mapping is None else (self.mapping,)
+
+    def numbers(self) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
+        """The lists of each pool, and the mapping without its last entry, which belongs to no slot."""
+        lists = [(free.numbers(), [n for one in released for n in one.numbers()]) for free, released in self.lists]
+        return lists, [] if self.mapping is None else self.mapping.numbers()[:-1]
 
 
 @dataclass
 class LookedAt:
-    """One look. Of the lists of the pool there are copies where they may have changed."""
+    """One look. ``pools``: where the lists of the pools may have changed."""
 
-    available: int
+    available: list[int]
     free_rows: ListChange | None
     rows: list[SeenRow]
     left: list[int]
     slots: HostCopy | None
     nodes: list[SeenNode]
     gone: list[int]
-    sizes: tuple[int, int]
-    holds: list[tuple[int, int]]
-    free: HostCopy | None = None
-    released: list[HostCopy] | None = None
+    sizes: list[tuple[int, int]]
+    holds: list[Hold]
+    pools: CopiedPools | None = None
 
     def copies(self) -> Iterator[HostCopy]:
         """All copies that were queued."""
-        found = [self.free, *(self.released or ()), self.slots, *(node.slots for node in self.nodes)]
-        yield from (one for one in found if one is not None)
+        yield from () if self.pools is None else self.pools.copies()
+        parts = (part.slots for node in self.nodes for part in node.parts)
+        yield from (one for one in (self.slots, *parts) if one is not None)
 
 
 @dataclass
 class ToldSoFar:
-    """What the recording has: the lists of the pool, rows with their lengths, and what requests hold."""
+    """What the recording has: the lists of the pools, the mapping, rows with their lengths, and what requests hold."""
 
-    free: list[int] = field(default_factory=list)
-    released: list[int] = field(default_factory=list)
+    lists: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    mapping: list[int] = field(default_factory=list)
     rows: dict[int, tuple[int, records.RowLengths]] = field(default_factory=dict)
-    holds: list[tuple[int, int]] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
 
     def row(self, one: SeenRow) -> bool:
         """Whether the row is as the recording has it."""
         before, self.rows[one.request] = self.rows.get(one.request), (one.row, one.lengths)
         return not one.copied and before == (one.row, one.lengths)
 
-    def held(self, now: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
+    def held(self, now: list[Hold]) -> list[Hold] | None:
         """What requests hold, ``UNCHANGED`` if the recording has it."""
         before, self.holds = self.holds, now
         return UNCHANGED if before == now else now
 
-    def change(self, name: str, copies: list[HostCopy]) -> ListChange | None:
-        """How the list has changed, of which these are the copies."""
-        now = [number for copy in copies for number in copy.numbers()]
-        found = change_of(getattr(self, name), now)
-        setattr(self, name, now)
-        return found
+    def pools(self, copied: CopiedPools | None, available: list[int]) -> tuple[list[PoolChange], ListChange | None]:
+        """How the lists of the pools have changed, and the mapping."""
+        if copied is None:
+            return [PoolChange(UNCHANGED, UNCHANGED, now) for now in available], UNCHANGED
+        before, mapping = self.lists, self.mapping
+        self.lists, self.mapping = copied.numbers()
+        changes = [
+            PoolChange(change_of(old[0], new[0]), change_of(old[1], new[1]), now)
+            for old, new, now in zip(before, self.lists, available, strict=True)
+        ]
+        return changes, change_of(mapping, self.mapping)
 
 
 class ServerMemory:
     """Looks at the memory of one scheduler. ``digests``: under which tokens of keys are named."""
 
-    def __init__(self, scheduler: Any, digests: Digests) -> None:
+    def __init__(self, scheduler: Any, digests: TokenDigests) -> None:
         self._scheduler, self._digests = scheduler, digests
         self._rows, self._allocator = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
         self._tree = scheduler.tree_cache
-        self._part = layout.full_part(self._tree)
+        self._parts, self._pools = layout.parts(scheduler), layout.pools(scheduler)
+        self._windowed = len(self._pools) > 1
         self.told = ToldSoFar()
-        self._free: tuple[Any, ...] = ()
+        self._lists: tuple[Any, ...] = ()
         self._changes = -1
         self._free_rows: list[int] = []
         self._copied: dict[int, tuple[int, int]] = {}  # by request, its row and how many slots were copied
@@ -135,16 +179,25 @@ class ServerMemory:
         self._nodes: dict[int, KnownNode] = {}  # by the engine's number
         self._next = 0
 
-    def first(self) -> tuple[HostCopy, list[HostCopy], list[int]]:
-        """The lists of an empty server: of its pool, and of its rows."""
+    def first(self) -> tuple[CopiedPools, list[int]]:
+        """The pools of an empty server, and its rows."""
         self._free_rows = [int(row) for row in self._rows.free_slots]
-        free, released = self._lists()
-        return free, released, list(self._free_rows)
+        return self._copy_pools(self._tensors()), list(self._free_rows)
 
-    def _lists(self) -> tuple[HostCopy, list[HostCopy]]:
-        pages, later = self._allocator.free_pages, layout.released_pages(self._allocator)
-        self._free = (pages, *later)
-        return HostCopy(pages), [HostCopy(one) for one in later]
+    def available(self) -> list[int]:
+        """The tokens that each pool says are free."""
+        return layout.available(self._scheduler)
+
+    def _tensors(self) -> tuple[Any, ...]:
+        """The tensors of the lists, pool after pool, the free list first."""
+        return tuple(one for pool in self._pools for one in (pool.free_pages, *layout.released_pages(pool)))
+
+    def _copy_pools(self, tensors: tuple[Any, ...]) -> CopiedPools:
+        self._lists = tensors
+        lists = [
+            (HostCopy(pool.free_pages), [HostCopy(one) for one in layout.released_pages(pool)]) for pool in self._pools
+        ]
+        return CopiedPools(lists, HostCopy(self._allocator.full_to_swa_index_mapping) if self._windowed else None)
 
     def look(self, changes: int, holders: Mapping[int, Any], whole: Collection[int], walks: bool) -> LookedAt:
         """Looks at everything. ``changes``: how many calls that change pools were made so far. ``holders``: the
@@ -159,20 +212,20 @@ class ServerMemory:
         for request in left:
             del self._copied[request]
         looked = LookedAt(
-            available=int(self._allocator.available_size()),
+            available=self.available(),
             free_rows=free_rows,
             rows=rows,
             left=left,
             slots=slots,
             nodes=nodes,
             gone=gone,
-            sizes=self._sizes(),
+            sizes=layout.tree_sizes(self._tree, self._parts),
             holds=[hold for number, holder in holders.items() if (hold := self._hold(number, holder)) is not None],
         )
-        tensors = (self._allocator.free_pages, *layout.released_pages(self._allocator))
-        if changes != self._changes or not _same(tensors, self._free):
+        tensors = self._tensors()
+        if changes != self._changes or not _same(tensors, self._lists):
             self._changes = changes
-            looked.free, looked.released = self._lists()
+            looked.pools = self._copy_pools(tensors)
         return looked
 
     def change(self, looked: LookedAt) -> MemoryChange:
@@ -185,14 +238,14 @@ class ServerMemory:
             at += one.copied
         for request in looked.left:
             self.told.rows.pop(request, None)
+        pools, mapping = self.told.pools(looked.pools, looked.available)
         return MemoryChange(
-            free=UNCHANGED if looked.free is None else self.told.change("free", [looked.free]),
-            released=UNCHANGED if looked.released is None else self.told.change("released", looked.released),
-            available=looked.available,
+            pools=pools,
+            mapping=mapping,
             free_rows=looked.free_rows,
             rows=rows,
             left=looked.left,
-            nodes=[_node(node) for node in looked.nodes if node.changed],
+            nodes=[node.told() for node in looked.nodes],
             gone=looked.gone,
             sizes=looked.sizes,
             holds=self.told.held(looked.holds),
@@ -217,50 +270,63 @@ class ServerMemory:
 
     # The tree.
 
-    def _sizes(self) -> tuple[int, int]:
-        owner = layout.owner_of(self._tree)
-        return int(owner.component_evictable_size_[self._part]), int(owner.component_protected_size_[self._part])
-
-    def _hold(self, number: int, holder: Any) -> tuple[int, int] | None:
+    def _hold(self, number: int, holder: Any) -> Hold | None:
         named = layout.node_number(records.locked_node(holder))
         if named is None:
             return None
         known = self._nodes.get(named)
         if known is None:
-            return number, NO_NODE
-        return (number, known.number) if known.number else None
+            return number, NO_NODE, NO_NODE if self._windowed else None
+        if known.above is None:
+            return None
+        if not self._windowed or records.window_released(holder):
+            return number, known.number, None
+        return number, known.number, self._top(known, records.window_token(holder))
+
+    def _top(self, node: KnownNode, mark: Any) -> int:
+        """The node at which the window of a lock ends, whose mark the lock has; without one the highest node."""
+        path, at = [], node
+        while at.above is not None:
+            path.append(at)
+            at = self._nodes[at.above]
+        if mark is None:
+            return path[-1].number
+        return next((one.number for one in path if one.mark == mark), NO_NODE)
 
     def _look_at_tree(self) -> tuple[list[SeenNode], list[int]]:
         """The nodes that have changed, parents first, and those that have left."""
         found, here = [], set()
-        waiting = [(layout.root_of(self._tree), NO_NODE, b"")]
+        waiting: list[tuple[Any, int | None]] = [(layout.root_of(self._tree), None)]
         while waiting:
-            node, parent, before = waiting.pop()
+            node, above = waiting.pop()
             here.add(node.id)
-            seen = self._look_at_node(node, parent, before)
-            if seen.changed:
+            seen = self._look_at_node(node, above)
+            if seen is not None:
                 found.append(seen)
-            last = self._nodes[node.id].last
-            waiting.extend((child, seen.number, last) for child in node.children.values())
+            waiting.extend((child, node.id) for child in node.children.values())
         gone = [known.number for ident, known in self._nodes.items() if ident not in here]
         self._nodes = {ident: known for ident, known in self._nodes.items() if ident in here}
         return found, gone
 
-    def _look_at_node(self, node: Any, parent: int, before: bytes) -> SeenNode:
-        data, known = node.component_data[self._part], self._nodes.get(node.id)
-        slots, lock, key = data.value, int(data.lock_ref), node.key
-        if known is not None and known.key is key and known.length == len(key) and known.before == before:
-            digests, last = UNCHANGED, known.last
-        else:
-            digests, last = self._named(key, before)
-        same = known is not None and known.slots is slots
+    def _look_at_node(self, node: Any, above: int | None) -> SeenNode | None:
+        """What has changed of a node, ``None`` if nothing has. Its parent was looked at."""
+        known, key = self._nodes.get(node.id), node.key
+        before = b"" if above is None else self._nodes[above].last
+        data = [node.component_data[part] for part in self._parts]
+        slots, locks = tuple(one.value for one in data), tuple(int(one.lock_ref) for one in data)
+        same_key = known is not None and known.key is key and known.length == len(key) and known.before == before
+        digests, last = (UNCHANGED, known.last) if same_key and known is not None else self._named(key, before)
         number = self._next if known is None else known.number
         self._next += known is None
-        has_slots = hasattr(slots, "shape") and slots.numel() > 0
-        changed = not same or digests is not UNCHANGED or (known.parent, known.lock) != (parent, lock)  # type: ignore[union-attr]
-        self._nodes[node.id] = KnownNode(number, parent, lock, key, len(key), before, last, slots)
-        copied = HostCopy(slots) if has_slots and not same else None
-        return SeenNode(number, parent, lock, digests, copied, has_slots, changed)
+        mark = layout.mark_of(data[-1]) if self._windowed else None
+        new = KnownNode(number, above, key, len(key), before, last, slots, locks, mark)
+        self._nodes[node.id] = new
+        old = (None,) * len(slots) if known is None else known.slots
+        is_as_before = same_key and known is not None and _same(slots, old) and known.locks == locks
+        if is_as_before and known is not None and known.above == above:
+            return None
+        parts = tuple(map(_part, locks, slots, old))
+        return SeenNode(number, NO_NODE if above is None else self._nodes[above].number, digests, parts)
 
     def _named(self, key: Any, before: bytes) -> tuple[bytes, bytes]:
         """The digests of a key's tokens, and the last one; that before it where it has none."""
@@ -275,6 +341,6 @@ def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
-def _node(seen: SeenNode) -> NodeChange:
-    slots = seen.slots.numbers() if seen.slots is not None else UNCHANGED if seen.has_slots else []
-    return NodeChange(seen.number, seen.parent, seen.lock, seen.digests, slots)
+def _part(lock: int, slots: Any, before: Any) -> SeenPart:
+    has_slots = layout.has_slots(slots)
+    return SeenPart(lock, HostCopy(slots) if has_slots and slots is not before else None, has_slots)

@@ -19,12 +19,11 @@ from typing import Any
 
 from conformance.engines.sglang.recording import layout
 from conformance.engines.sglang.recording.copies import HostCopy
-from conformance.engines.sglang.recording.digests import Digests, TextOfRequest
-from conformance.engines.sglang.recording.memory import LookedAt, ServerMemory
+from conformance.engines.sglang.recording.digests import TextOfRequest, TokenDigests
+from conformance.engines.sglang.recording.memory import CopiedPools, LookedAt, ServerMemory
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.server.watching import (
     LOADED_BACK,
-    STRAYED,
     TELLING,
     WATCHED,
     ServerWatch,
@@ -33,11 +32,14 @@ from conformance.engines.sglang.server.watching import (
 from conformance.recording.segments import SegmentWriter
 from conformance.recording.server_records import (
     ANSWER,
+    ARRIVED,
     DIGEST_BYTES,
     INPUT,
     NOT_ENDED,
     RAISED,
+    STRAYED,
     UNCHANGED,
+    PoolLists,
     RecordedEvent,
     RecordedPart,
     RecordedPass,
@@ -48,7 +50,7 @@ from conformance.recording.server_records import (
 )
 from conformance.stems.server.protocol import ADMITTED, POLL
 
-ARRIVED, PASSED, FLUSHED, LEFT, EXTENDED, DECODED = "arrived", "passed", "flushed", "left", "extended", "decoded"
+PASSED, FLUSHED, LEFT, EXTENDED, DECODED = "passed", "flushed", "left", "extended", "decoded"
 OF_NOBODY = ("evicted", "group_begun", "group_ended", FLUSHED)
 OF_REQUESTS = ("matched", ADMITTED, EXTENDED, DECODED, "cached", LEFT)
 UNTOLD = (ARRIVED, LOADED_BACK)  # that a request is there is seen when something is done with it
@@ -98,13 +100,13 @@ class Later:
     record: RecordedEvent | ServerStart
     looked: LookedAt | None = None
     passes: PassLater | None = None
-    lists: tuple[HostCopy, list[HostCopy]] | None = None
+    pools: CopiedPools | None = None
 
     @property
     def is_done(self) -> bool:
         """All numbers are there."""
         copies = [*(self.looked.copies() if self.looked else ()), *(self.passes.copies() if self.passes else ())]
-        copies += [self.lists[0], *self.lists[1]] if self.lists else []
+        copies += self.pools.copies() if self.pools else ()
         return all(copy.is_done for copy in copies)
 
 
@@ -119,7 +121,7 @@ class ServerRecorder:
     def __init__(self, scheduler: Any, writer: SegmentWriter, key: bytes) -> None:
         layout.must_be_recordable(scheduler)
         self._scheduler, self._writer = scheduler, writer
-        self._digests = Digests(key)
+        self._digests = TokenDigests(key)
         self.calls = 0
         self.failure: Exception | None = None
         self.has_begun = self._is_stopped = False
@@ -363,22 +365,24 @@ class ServerRecorder:
         """The recording begins, if the server is empty."""
         if not layout.is_empty(self._scheduler):
             return
-        free, released, rows = self._memory.first()
-        self._later.append(Later(self._turn, self._start(rows), lists=(free, released)))
+        pools, rows = self._memory.first()
+        self._later.append(Later(self._turn, self._start(rows), pools=pools))
         self.has_begun = True
 
     def _start(self, rows: list[int]) -> ServerStart:
         """The first record, without the lists of the pool."""
         shape = {} if self.unknown else layout.config(self._scheduler)
-        available = 0 if self.unknown else int(self._scheduler.token_to_kv_pool_allocator.available_size())
         named = layout.ENGINE, layout.version(), shape, self.unknown
-        return ServerStart(_now(), *named, [], [], available, rows, bool(self._scheduler.enable_overlap))
+        free = [] if self.unknown else [PoolLists([], [], now) for now in self._memory.available()]
+        return ServerStart(_now(), *named, free, [], rows, bool(self._scheduler.enable_overlap))
 
     def _write_first(self, start: ServerStart, later: Later) -> None:
-        if later.lists is not None:
-            told, (free, released) = self._memory.told, later.lists
-            told.free, told.released = free.numbers(), [n for one in released for n in one.numbers()]
-            start = start._replace(free=told.free, released=told.released)
+        if later.pools is not None:
+            told = self._memory.told
+            told.lists, told.mapping = later.pools.numbers()
+            known = zip(told.lists, start.pools, strict=True)
+            pools = [PoolLists(*lists, pool.available) for lists, pool in known]
+            start = start._replace(pools=pools, mapping=told.mapping)
         self._writer.write(packed_start(start), start=True)
 
 

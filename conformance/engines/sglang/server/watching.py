@@ -21,6 +21,7 @@ from conformance.engines.sglang.releases.server_parts import (
     names_tree,
     part,
 )
+from conformance.recording.server_records import STRAYED
 from conformance.stems.server.protocol import ADMITTED
 
 if TYPE_CHECKING:
@@ -74,7 +75,6 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
 STATES_BEGUN, STATES_ENDED = "states_begun", "states_ended"
 RESULTED, LOADED_BACK = "resulted", "loaded_back"
 EVICTED = "evicted"
-STRAYED = "strayed"  # pools or rows were changed outside of every watched call
 BATCH, RESULTS = "managers.schedule_batch", "managers.scheduler_components.batch_result_processor"
 PROCESSOR = "SchedulerBatchResultProcessor"
 VERIFIED = f"{PROCESSOR}._resolve_spec_v2_tokens"

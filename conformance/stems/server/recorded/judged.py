@@ -11,7 +11,7 @@ from conformance.driver.lockstep import Finding, LockStep
 from conformance.recording.segments import NotARecording, records
 from conformance.recording.server_records import DIGEST_BYTES, RecordedEvent, ServerStart, unpacked_server
 from conformance.stems.server.recorded.player import FLUSHED, PlayedServer
-from conformance.stems.server.recorded.run import RecordedServerRun
+from conformance.stems.server.recorded.run import PLAY, recorded_run
 from conformance.stems.server.recorded.texts import RecordedTexts
 from conformance.stems.server.run import Midway
 
@@ -58,10 +58,9 @@ def _judged(start: ServerStart, events: Sequence[RecordedEvent], often: int) -> 
     config = {**start.config, **_sizes(start, whole)}
     engine = PlayedServer(start, config, texts)
     engine.events = whole
-    run, broken = RecordedServerRun(engine, config, texts), None
-    lock = LockStep(run, config, often)
+    lock, broken = LockStep(recorded_run(engine, config, texts), config, often), None
     try:
-        lock.do("play")
+        lock.do(PLAY)
     except Finding as found:
         broken = found
     seen = events[: engine.played]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from conformance.driver.protocol import Json
 from conformance.recording.server_records import (
@@ -12,6 +11,7 @@ from conformance.recording.server_records import (
     NOT_ENDED,
     ListChange,
     MemoryChange,
+    PoolLists,
     RecordedEvent,
     RecordedPart,
     RecordedPass,
@@ -25,12 +25,13 @@ from conformance.stems.server.recorded.texts import RecordedTexts
 from conformance.stems.session_trim.protocol import Lengths, RowSnapshot, SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 
-FLUSHED, PASSED = "flushed", "passed"
+FLUSHED = "flushed"
+FULL = "full"
 
 
 class PlayedServer:
     """A ``ServerEngine`` that plays events. ``played``: how many of them were played so far. ``shape``: see
-    ``RecordedServerRun``.
+    ``recorded_run``.
     """
 
     fragile = False
@@ -45,12 +46,12 @@ class PlayedServer:
         self._here: set[int] = set()
         self._input: dict[int, list[int]] = {}
         self._answers: dict[int, list[int]] = {}
-        self._free, self._released, self._available = start.free, start.released, start.available
-        self._free_rows = start.free_rows
+        self._pools, self._mapping, self._free_rows = start.pools, start.mapping, start.free_rows
+        self._sides = list(shape["components"])
         self._rows: dict[int, RowSnapshot] = {}
         self._nodes: dict[int, NodeSnapshot] = {}
-        self._sizes = (0, 0)
-        self._holds: list[tuple[int, int]] = []
+        self._sizes = [(0, 0) for _ in self._sides]
+        self._holds: list[tuple[int, int, int | None]] = []
 
     @property
     def last(self) -> RecordedEvent:
@@ -105,15 +106,17 @@ class PlayedServer:
     # What is shown.
 
     def _changes(self, change: MemoryChange) -> None:
-        self._free = _now(self._free, change.free)
-        self._released = _now(self._released, change.released)
-        self._free_rows = _now(self._free_rows, change.free_rows)
-        self._available, self._sizes = change.available, change.sizes
+        self._pools = [
+            PoolLists(_now(before.free, now.free), _now(before.released, now.released), now.available)
+            for before, now in zip(self._pools, change.pools, strict=True)
+        ]
+        self._mapping = _now(self._mapping, change.mapping)
+        self._free_rows, self._sizes = _now(self._free_rows, change.free_rows), change.sizes
         for one in change.rows:
             before = self._rows.get(one.request)
-            slots = [] if before is None else before.slots[: one.first]
+            kept = [] if before is None else before.slots[: one.first]
             lengths = Lengths(one.protected, one.cursor, one.committed, one.allocated)
-            self._rows[one.request] = RowSnapshot(one.row, lengths, [*slots, *one.slots])
+            self._rows[one.request] = RowSnapshot(one.row, lengths, [*kept, *one.slots])
         for request in change.left:
             self._rows.pop(request, None)
         for node in change.gone:
@@ -121,22 +124,26 @@ class PlayedServer:
         for new in change.nodes:
             known = self._nodes.get(new.node)
             key = self._texts.numbered(new.digests) if new.digests is not None else known.key if known else []
-            part = NodePart(_slots(new.node, new.slots), new.lock)
-            if new.slots is None and known is not None:
-                part = NodePart(known.parts["full"].slots, new.lock)
+            parts = {}
+            for side, part in zip(self._sides, new.parts, strict=True):
+                slots = _slots(new.node, side, part.slots)
+                if part.slots is None and known is not None:
+                    slots = known.parts[side].slots
+                parts[side] = NodePart(slots, part.lock)
             parent = None if new.parent == NO_NODE else new.parent
-            self._nodes[new.node] = NodeSnapshot(new.node, parent, key, {"full": part})
+            self._nodes[new.node] = NodeSnapshot(new.node, parent, key, parts)
         if change.holds is not None:
             self._holds = change.holds
 
     def cache_snapshot(self) -> CacheSnapshot:
         """What the server showed after the event that was played last."""
-        pool = AllocatorSnapshot(self._free, self._released, self._available)
-        pools = SwaMappingSnapshot.without_swa(pool)
+        full, *others = [AllocatorSnapshot(*one) for one in self._pools]
+        swa = [SwaMappingSnapshot(full, other, self._mapping) for other in others]
+        pools = swa[0] if swa else SwaMappingSnapshot.without_swa(full)
         rows = SessionTrimSnapshot(dict(self._rows), {}, self._free_rows, pools)
-        evictable, protected = self._sizes
-        free = {"full": [*self._free, *self._released]}
-        tree = LockRefSnapshot(self._in_order(), {"full": evictable}, {"full": protected}, free)
+        evictable, protected = (dict(zip(self._sides, sizes, strict=True)) for sizes in zip(*self._sizes, strict=True))
+        free = {side: [*pool.free, *pool.released] for side, pool in zip(self._sides, self._pools, strict=True)}
+        tree = LockRefSnapshot(self._in_order(), evictable, protected, free)
         return CacheSnapshot(rows, tree, self._held(), None)
 
     def _in_order(self) -> list[NodeSnapshot]:
@@ -147,10 +154,11 @@ class PlayedServer:
         found = list(below.get(None, ()))
         for node in found:
             found += below.get(node.id, ())
-        return found or [NodeSnapshot(0, None, [], {"full": NodePart([], 1)})]
+        root = {side: NodePart([] if side == FULL else None, 1) for side in self._sides}
+        return found or [NodeSnapshot(0, None, [], root)]
 
     def _held(self) -> dict[tuple[str, int], LockHold]:
-        return {("request", request): LockHold(node, None, self._path(node)) for request, node in self._holds}
+        return {("request", request): LockHold(node, top, self._path(node)) for request, node, top in self._holds}
 
     def _path(self, number: int) -> list[int]:
         """The text from the root to the end of a node."""
@@ -177,6 +185,6 @@ def _now(before: list[int], change: ListChange | None) -> list[int]:
     return before if change is None else change.of(before)
 
 
-def _slots(node: int, slots: list[int] | None) -> Any:
-    """The slots of a node that are told; ``None`` where it has none, but the root has an empty list of them."""
-    return None if not slots and node else slots
+def _slots(node: int, side: str, slots: list[int] | None) -> list[int] | None:
+    """The slots of a node that are told; ``None`` where it has none, but the root has an empty list of full slots."""
+    return slots or ([] if not node and side == FULL else None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding
-from conformance.driver.operations import operation
 from conformance.driver.protocol import Json
+from conformance.recording.server_records import ARRIVED, RAISED, STRAYED
 from conformance.stems.server.protocol import ServerEvent
 from conformance.stems.server.recorded.player import PlayedServer
 from conformance.stems.server.recorded.texts import RecordedTexts
@@ -14,39 +16,38 @@ from spec.cache_state import CacheState
 from spec.finite import Domain
 from spec.logic import but
 
+PLAY = "play"  # the only operation of such a run: all events
 
-class RecordedServerRun(ServerRun):
-    """The events of a recording. ``engine`` plays them. ``config``: the shape of the server, with ``nodes``, as many as
+
+def recorded_run(engine: PlayedServer, config: Json, texts: RecordedTexts) -> ServerRun:
+    """The run over the events that ``engine`` plays. ``config``: the shape of the server, with ``nodes``, as many as
     its tree has at most, and ``longest``, as many pages as a row or a path has at most.
     """
+    run = ServerRun(engine, config, sampled=texts.token)  # type: ignore[arg-type]
+    run.law.state = _with_indices(run.law.state, config["longest"])
+    run.operations = {PLAY: partial(_play, run, engine)}
+    return run
 
-    engine: PlayedServer
 
-    def __init__(self, engine: PlayedServer, config: Json, texts: RecordedTexts) -> None:
-        super().__init__(engine, config, sampled=texts.token)  # type: ignore[arg-type]
-        self.law.state = _with_indices(self.law.state, config["longest"])
+def _play(run: ServerRun, engine: PlayedServer) -> Calls:
+    """All events, one after the other."""
+    midway = Midway()
+    while engine.played < len(engine.events):
+        event: ServerEvent = yield EngineCall("go_on", engine.go_on, unjudged=midway.now)
+        run.shadow.step, run.law.operation = engine.played, engine.last.function
+        if event.kind == ARRIVED:
+            run.forks.update((request, request) for request in event.requests)  # a text of its own for each
+        if event.kind == RAISED:
+            _may_go_on(engine)
+        elif event.kind != STRAYED:  # what a call has changed that nothing explains is a difference
+            run.takes(event)
+        midway.after(event.kind)
 
-    @operation
-    def play(self) -> Calls:
-        """All events."""
-        midway = Midway()
-        while self.engine.played < len(self.engine.events):
-            event: ServerEvent = yield EngineCall("go_on", self.engine.go_on, unjudged=midway.now)
-            self.shadow.step, self.law.operation = self.engine.played, self.engine.last.function
-            self._takes(event)
-            midway.after(event.kind)
 
-    def _arrived(self, event: ServerEvent) -> None:
-        self.forks.update((request, request) for request in event.requests)
-        super()._arrived(event)
-
-    def _raised(self, _: ServerEvent) -> None:
-        """A call has raised an exception. If it was the last that the server did, that has ended it."""
-        if self.engine.played == len(self.engine.events):
-            raise Finding(GOES_ON, GOES_ON_SENTENCE, self.engine.last.function, kind=INVARIANT)
-
-    def _strayed(self, _: ServerEvent) -> None:
-        """Pools or rows were changed by a call that nothing explains: what it changed is a difference."""
+def _may_go_on(engine: PlayedServer) -> None:
+    """A call has raised an exception. Raises ``Finding`` if it was the last that the server did: that has ended it."""
+    if engine.played == len(engine.events):
+        raise Finding(GOES_ON, GOES_ON_SENTENCE, engine.last.function, kind=INVARIANT)
 
 
 def _with_indices(st: CacheState, pages: int) -> CacheState:
