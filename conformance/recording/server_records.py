@@ -169,8 +169,8 @@ class MemoryChange(NamedTuple):
 class RecordedEvent(NamedTuple):
     """What the server did, see ``ServerEvent``.
 
-    ``kind``: as of ``ServerEvent``, or ``RAISED`` or ``STRAYED``. ``at``: microseconds since 1970. ``function``: the engine's
-    function, with the name of the exception that it raised. ``names``: number and the engine's name of
+    ``kind``: as of ``ServerEvent``, or ``RAISED`` or ``STRAYED``. ``at``: microseconds since 1970. ``function``: the
+    engine's function, with the name of the exception that it raised. ``names``: number and the engine's name of
     requests that are new. ``texts``: tokens that have become known since the last event. ``gone``: of ``poll``, the
     requests that have left without a call. ``change``: ``UNCHANGED`` where the server shows what it showed before.
     """

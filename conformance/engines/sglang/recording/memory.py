@@ -223,7 +223,8 @@ class ServerMemory:
             holds=[hold for number, holder in holders.items() if (hold := self._hold(number, holder)) is not None],
         )
         tensors = self._tensors()
-        if changes != self._changes or not _same(tensors, self._lists):
+        # A tree writes to the mapping by itself, where a node gets SWA slots again.
+        if (self._windowed and walks) or changes != self._changes or not _same(tensors, self._lists):
             self._changes = changes
             looked.pools = self._copy_pools(tensors)
         return looked
