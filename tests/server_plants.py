@@ -21,6 +21,7 @@ class Classes(NamedTuple):
     paged: Any
     rows: Any
     batch: Any
+    swa: Any
 
 
 Planted = tuple[Any, str, Any]
@@ -238,6 +239,41 @@ def pass_writes_another_slot(classes: Classes, happens: Happens) -> Planted:
     return classes.batch, "prepare_for_decode", prepare_for_decode
 
 
+def window_keeps_its_mapping(classes: Classes, happens: Happens) -> Planted:
+    """The window moves on: its SWA pages are given back, and the full slots stay mapped to them."""
+    clears = classes.swa.clear_full_to_swa_mapping
+
+    def clear_full_to_swa_mapping(self: Any, full_indices: Any) -> None:
+        if full_indices.numel() and not happens():
+            clears(self, full_indices)
+
+    return classes.swa, "clear_full_to_swa_mapping", clear_full_to_swa_mapping
+
+
+def page_of_window_is_freed_twice(classes: Classes, happens: Happens) -> Planted:
+    """An SWA page is on its free list twice."""
+    frees = classes.swa._free_swa_pages
+
+    def _free_swa_pages(self: Any, free_index: Any, start_pos: int) -> None:
+        frees(self, free_index, start_pos)
+        if happens():
+            cat(self.swa_attn_allocator, self.swa_attn_allocator.free_pages[:1])
+
+    return classes.swa, "_free_swa_pages", _free_swa_pages
+
+
+def window_moves_too_far(classes: Classes, happens: Happens) -> Planted:
+    """A request that decodes gives back SWA pages that its next tokens read."""
+    evicts = classes.batch._evict_swa
+
+    def _evict_swa(self: Any, req: Any, pre_len: int, **kwargs: Any) -> None:
+        size = self.tree_cache.page_size
+        evicts(self, req, pre_len + 2 * size if req.output_ids and happens() else pre_len, **kwargs)
+
+    return classes.batch, "_evict_swa", _evict_swa
+
+
+WINDOWS: dict[str, Any] = MANY | {"model": "windowed", "environment": {"SWA_EVICTION_INTERVAL": "1"}}
 PLANTS: dict[ServerPlant, tuple[dict[str, Any], str]] = {
     page_of_ended_request_stays: (MANY, "free_group_end"),  # what is freed until then is free at its end
     page_is_freed_twice: (MANY, ""),
@@ -255,4 +291,7 @@ PLANTS: dict[ServerPlant, tuple[dict[str, Any], str]] = {
     size_is_counted_wrong: (MANY, ""),
     checkpoint_leaves_old_slots: (MANY | {"overlap": False}, ""),
     pass_writes_another_slot: (MANY, "forward_batch_generation"),
+    window_keeps_its_mapping: (WINDOWS, ""),
+    page_of_window_is_freed_twice: (WINDOWS, ""),
+    window_moves_too_far: (WINDOWS, ""),
 }
