@@ -30,7 +30,7 @@ from conformance.engines.sglang.recording.layout import UnrecordableServer
 from conformance.engines.sglang.recording.recorder import ServerRecorder
 from conformance.engines.sglang.releases.release import Release
 from conformance.recording import asked
-from conformance.recording.segments import SegmentWriter, records
+from conformance.recording.segments import UNIT, NotARecording, SegmentWriter, records
 from conformance.recording.server_records import (
     DIGEST_BYTES,
     NOT_ENDED,
@@ -50,6 +50,7 @@ NEWEST = RELEASES[-1]
 RECORDED = RELEASES[-3:]
 KEY = bytes(32)
 HOPES = 2  # tokens of an answer for which memory is set aside: it gets short while requests decode
+OFTEN = {"SWA_EVICTION_INTERVAL": "1"}  # windows move in each step
 CHUNKS = ("--chunked-prefill-size", "16")
 LOADS: list[dict[str, Any]] = [
     {"pages": 64, "requests": 5},
@@ -60,6 +61,9 @@ LOADS: list[dict[str, Any]] = [
     {"pages": 40, "requests": 5, "flags": (*CHUNKS, "--enable-mixed-chunk"), "flushes": 40},
     {"pages": 30, "requests": 6, "prompt": 16, "outputs": 60, "estimate": HOPES, "aborts": 4},
     {"pages": 40, "requests": 5, "flags": ("--schedule-policy", "lpm", "--enable-priority-scheduling")},
+    {"model": "windowed", "pages": 30, "requests": 4, "estimate": HOPES},
+    {"model": "windowed", "page_size": 1, "pages": 120, "requests": 4, "overlap": False, "environment": OFTEN},
+    {"model": "windowed", "pages": 60, "requests": 4, "flags": CHUNKS, "environment": OFTEN, "aborts": 10},
 ]
 RETRACTS = LOADS[6]
 
@@ -150,6 +154,7 @@ def classes_of(release: Release) -> Classes:
         module("mem_cache.allocator.paged").PagedTokenToKVPoolAllocator,
         module("mem_cache.memory_pool").ReqToTokenPool,
         module("managers.schedule_batch").ScheduleBatch,
+        module("mem_cache.allocator.swa").SWATokenToKVPoolAllocator,
     )
 
 
@@ -446,6 +451,25 @@ def test_a_recording_begins_when_the_server_is_empty(tmp_path: Path) -> None:
     assert verdict.calls > 100
 
 
+def test_a_ring_is_judged_from_its_oldest_flush_on(tmp_path: Path) -> None:
+    """A reader can begin wherever the server was empty. A ring without such a moment is refused."""
+    for number, flushes in enumerate((60, 0)):
+        loaded = LoadedServer(release_of_server(), RandomClients(**(SHORT | {"flushes": flushes, "outputs": 6})), 1)
+        path = tmp_path / f"{number}"
+        recorder = ServerRecorder(loaded.scheduler, SegmentWriter(path, UNIT + 6 * UNIT, UNIT), KEY)
+        for _ in loaded.steps(250):
+            pass
+        recorder.stop()
+        assert recorder.failure is None
+        if flushes:
+            verdict = judged_server(path)
+            assert verdict.broken is None
+            assert 0 < verdict.calls < recorder.calls
+        else:
+            with pytest.raises(NotARecording, match="there is no record in it from which a reader can begin"):
+                judged_server(path)
+
+
 # A server goes on, whatever becomes of its recording.
 
 
@@ -460,8 +484,7 @@ def test_a_hook_that_fails_ends_the_recording_and_not_a_server(tmp_path: Path) -
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"model": "windowed"}, "layers with a sliding window"),
-    ({"model": "sliding"}, "layers with a sliding window"),
+    ({"model": "sliding"}, "a model whose layers all have a sliding window"),
     (
         {
             **{"model": "recurrent", "overlap": False},

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import greenlet
 import torch
@@ -26,8 +26,8 @@ PYTHON_CORE = {"UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 class RandomClients:
     """How much a server has to do, and with what.
 
-    ``model``, ``flags``: as of ``ServerConfig``. ``requests``: so many run at a time, and a quarter more are there.
-    ``pages``, ``page_size``: the pool. ``prompt``, ``outputs``: the most tokens of a prompt and of an answer.
+    ``model``, ``flags``, ``environment``: as of ``ServerConfig``. ``requests``: so many run at a time, and a quarter
+    more are there. ``pages``, ``page_size``: the pool. ``prompt``, ``outputs``: the most tokens of a prompt and of an answer.
     ``stems``: so many beginnings of prompts are in common use. ``overlap``: a step begins before the result of the last
     one is known. ``aborts``: how often in a hundred turns a request is aborted. ``flushes``: how often in a thousand
     turns clients wait until the server is idle, and flush its cache. ``estimate``: the scheduler sets memory aside for
@@ -37,6 +37,7 @@ class RandomClients:
 
     model: str = "full"
     flags: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     requests: int = 8
     pages: int = 256
     page_size: int = 4
@@ -70,7 +71,7 @@ class LoadedServer:
         self.turns = 0
         self._servers.now = self
         try:
-            environment = {f"{PREFIX}{name}": value for name, value in PYTHON_CORE.items()}
+            environment = {f"{PREFIX}{name}": value for name, value in {**PYTHON_CORE, **load.environment}.items()}
             self.scheduler, self._context = self._servers.launcher.launch(load.model, load.launch(), environment)
         finally:
             self._servers.now = None

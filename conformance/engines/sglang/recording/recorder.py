@@ -218,6 +218,8 @@ class ServerRecorder:
             if answer:  # it is refused while something runs, and changes nothing
                 self._memory.forget_tree()
                 self._note(kind)
+                if self._writer.wants_start:
+                    self._may_begin()  # a reader of a ring can begin here, too
         elif kind in OF_NOBODY:
             self._note(kind)
         elif kind not in OF_REQUESTS:
