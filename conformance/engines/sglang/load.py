@@ -27,11 +27,11 @@ class RandomClients:
     """How much a server has to do, and with what.
 
     ``model``, ``flags``, ``environment``: as of ``ServerConfig``. ``requests``: so many run at a time, and a quarter
-    more are there. ``pages``, ``page_size``: the pool. ``prompt``, ``outputs``: the most tokens of a prompt and of an answer.
-    ``stems``: so many beginnings of prompts are in common use. ``overlap``: a step begins before the result of the last
-    one is known. ``aborts``: how often in a hundred turns a request is aborted. ``flushes``: how often in a thousand
-    turns clients wait until the server is idle, and flush its cache. ``estimate``: the scheduler sets memory aside for
-    at most so many tokens of an answer, so that memory gets short while requests decode
+    more are there. ``pages``, ``page_size``: the pool. ``prompt``, ``outputs``: the most tokens of a prompt and of an
+    answer. ``stems``: so many beginnings of prompts are in common use. ``overlap``: a step begins before the result of
+    the last one is known. ``aborts``: how often in a hundred turns a request is aborted. ``flushes``: how often in a
+    thousand turns clients wait until the server is idle, and flush its cache. ``estimate``: the scheduler sets memory
+    aside for at most so many tokens of an answer, so that memory gets short while requests decode
     (``SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`` of a server).
     """
 

@@ -180,7 +180,8 @@ class ServerMemory:
         self._next = 0
 
     def first(self) -> tuple[CopiedPools, list[int]]:
-        """The pools of an empty server, and its rows."""
+        """The pools of an empty server, and its rows. A reader may begin here: the nodes are told from now on."""
+        self.forget_tree()
         self._free_rows = [int(row) for row in self._rows.free_slots]
         return self._copy_pools(self._tensors()), list(self._free_rows)
 
