@@ -51,7 +51,6 @@ class KnownNode(NamedTuple):
     number: int
     above: int | None
     key: Any
-    length: int
     before: bytes
     last: bytes
     slots: tuple[Any, ...]
@@ -297,38 +296,55 @@ class ServerMemory:
 
     def _look_at_tree(self) -> tuple[list[SeenNode], list[int]]:
         """The nodes that have changed, parents first, and those that have left."""
-        found, here = [], set()
-        waiting: list[tuple[Any, int | None]] = [(layout.root_of(self._tree), None)]
+        nodes, found, count = self._nodes, [], 0
+        here: dict[int, KnownNode] = {}
+        waiting: list[tuple[Any, int | None, bytes]] = [(layout.root_of(self._tree), None, b"")]
         while waiting:
-            node, above = waiting.pop()
-            here.add(node.id)
-            seen = self._look_at_node(node, above)
-            if seen is not None:
+            node, above, before = waiting.pop()
+            ident, count = node.id, count + 1
+            known = nodes.get(ident)
+            if known is None or not self._is_as_before(known, node, above, before):
+                known, seen = self._look_at_node(known, node, above, before)
+                nodes[ident] = known
                 found.append(seen)
-            waiting.extend((child, node.id) for child in node.children.values())
-        gone = [known.number for ident, known in self._nodes.items() if ident not in here]
-        self._nodes = {ident: known for ident, known in self._nodes.items() if ident in here}
+            here[ident] = known
+            if node.children:
+                last = known.last
+                waiting += [(child, ident, last) for child in node.children.values()]
+        if len(nodes) == count:
+            return found, []
+        gone = [known.number for ident, known in nodes.items() if ident not in here]
+        self._nodes = here
         return found, gone
 
-    def _look_at_node(self, node: Any, above: int | None) -> SeenNode | None:
-        """What has changed of a node, ``None`` if nothing has. Its parent was looked at."""
-        known, key = self._nodes.get(node.id), node.key
-        before = b"" if above is None else self._nodes[above].last
-        data = [node.component_data[part] for part in self._parts]
+    def _is_as_before(self, known: KnownNode, node: Any, above: int | None, before: bytes) -> bool:
+        """Nothing has changed of a node. Each node is asked at each look: objects are compared by identity alone."""
+        if known.key is not node.key or known.above != above or known.before != before:
+            return False
+        data = node.component_data
+        for part, slots, lock in zip(self._parts, known.slots, known.locks, strict=True):
+            one = data[part]
+            if one.value is not slots or one.lock_ref != lock:
+                return False
+        return not self._windowed or known.mark == layout.mark_of(data[self._parts[-1]])
+
+    def _look_at_node(
+        self, known: KnownNode | None, node: Any, above: int | None, before: bytes
+    ) -> tuple[KnownNode, SeenNode]:
+        """What is known of a node that is new, or has changed. Its parent was looked at."""
+        key, data = node.key, [node.component_data[part] for part in self._parts]
         slots, locks = tuple(one.value for one in data), tuple(int(one.lock_ref) for one in data)
-        same_key = known is not None and known.key is key and known.length == len(key) and known.before == before
-        digests, last = (UNCHANGED, known.last) if same_key and known is not None else self._named(key, before)
+        if known is not None and known.key is key and known.before == before:
+            digests, last = UNCHANGED, known.last
+        else:
+            digests, last = self._named(key, before)
         number = self._next if known is None else known.number
         self._next += known is None
         mark = layout.mark_of(data[-1]) if self._windowed else None
-        new = KnownNode(number, above, key, len(key), before, last, slots, locks, mark)
-        self._nodes[node.id] = new
         old = (None,) * len(slots) if known is None else known.slots
-        is_as_before = same_key and known is not None and _same(slots, old) and known.locks == locks
-        if is_as_before and known is not None and known.above == above:
-            return None
         parts = tuple(map(_part, locks, slots, old))
-        return SeenNode(number, NO_NODE if above is None else self._nodes[above].number, digests, parts)
+        new = KnownNode(number, above, key, before, last, slots, locks, mark)
+        return new, SeenNode(number, NO_NODE if above is None else self._nodes[above].number, digests, parts)
 
     def _named(self, key: Any, before: bytes) -> tuple[bytes, bytes]:
         """The digests of a key's tokens, and the last one; that before it where it has none."""

@@ -55,7 +55,7 @@ OF_NOBODY = ("evicted", "group_begun", "group_ended", FLUSHED)
 OF_REQUESTS = ("matched", ADMITTED, EXTENDED, DECODED, "cached", LEFT)
 UNTOLD = (ARRIVED, LOADED_BACK)  # that a request is there is seen when something is done with it
 WHOLE = (EXTENDED, "cached")  # events after which the rows of their requests may have other slots at old places
-STEPS = (PASSED, DECODED)  # events that do not touch the tree, unless it evicts
+STEPS = (PASSED, DECODED, "group_begun", "group_ended")  # events that do not touch the tree, unless it evicts
 FUNCTIONS = {
     **{one.kind: one.places[0][1] for one in reversed(WATCHED)},
     **{kind: name for kinds in TELLING.values() for name, kind in reversed(kinds.items())},
