@@ -71,12 +71,12 @@ def measure(engine: str, release: str, requests: int, steps: int = STEPS) -> Cos
 def _here(engine: str, release: str, requests: int, steps: int) -> Cost:
     plugin: Any = registry.plugin(engine)
     loads = [plugin.under_load(release, 1, requests) for _ in range(2)]
-    for _ in range(WARM):
-        for load in loads:
-            load.step()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "recording")
-        recorder = start(loads[1].scheduler, path, ring=None)
+        recorder = start(loads[1].scheduler, path, ring=None)  # some recordings begin with an empty server
+        for _ in range(WARM):
+            for load in loads:
+                load.step()
         spent = [_timed(*load.timed) for load in loads]
         own: list[int] = []
         more: list[int] = []
@@ -93,7 +93,7 @@ def _here(engine: str, release: str, requests: int, steps: int) -> Cost:
         judged_file(path)
         speed = calls / (time.process_time() - began)
     own_us, more_us = (round(statistics.median(each) / 1000, 1) for each in (own, more))
-    return Cost(f"{engine} {release}", requests, steps, own_us, more_us, written // steps, round(speed))
+    return Cost(f"{engine} {release}", requests, steps, own_us, more_us, written // (WARM + steps), round(speed))
 
 
 def _timed(owner: Any, calls: Sequence[str]) -> list[int]:

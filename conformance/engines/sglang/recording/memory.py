@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from conformance.engines.sglang.recording import layout
@@ -28,6 +29,16 @@ from conformance.recording.server_records import (
 )
 
 Hold = tuple[int, int, int | None]  # a request, the node that it holds, and the node at which its window ends
+
+
+class Asked(NamedTuple):
+    """What is looked at. ``whom``: the requests whose rows and locks may have changed, ``None`` for all. ``whole``:
+    those of them whose rows are copied from their beginning on. ``walks``: the tree is looked at, too.
+    """
+
+    whom: Collection[int] | None
+    whole: Collection[int]
+    walks: bool
 
 
 class SeenRow(NamedTuple):
@@ -176,6 +187,7 @@ class ServerMemory:
     def forget_tree(self) -> None:
         """The tree was emptied: its nodes are numbered anew."""
         self._nodes: dict[int, KnownNode] = {}  # by the engine's number
+        self._holds: dict[int, Hold] = {}
         self._next = 0
 
     def first(self) -> tuple[CopiedPools, list[int]]:
@@ -199,16 +211,16 @@ class ServerMemory:
         ]
         return CopiedPools(lists, HostCopy(self._allocator.full_to_swa_index_mapping) if self._windowed else None)
 
-    def look(self, changes: int, holders: Mapping[int, Any], whole: Collection[int], walks: bool) -> LookedAt:
-        """Looks at everything. ``changes``: how many calls that change pools were made so far. ``holders``: the
-        requests that have a row or a lock, by number. ``whole``: those of them whose rows are copied from their
-        beginning on. ``walks``: the tree is looked at, too.
+    def look(self, changes: int, holders: Mapping[int, Any], asked: Asked) -> LookedAt:
+        """Looks at the memory. ``changes``: how many calls that change pools were made so far. ``holders``: the
+        requests that have a row or a lock, by number.
         """
-        rows, slots = self._look_at_rows(holders, whole)
-        nodes, gone = self._look_at_tree() if walks else ([], [])
+        whom = holders if asked.whom is None else {n: holders[n] for n in asked.whom if n in holders}
+        rows, slots = self._look_at_rows(whom, asked.whole)
+        nodes, gone = self._look_at_tree() if asked.walks else ([], [])
         now = [int(row) for row in self._rows.free_slots]
         free_rows, self._free_rows = change_of(self._free_rows, now), now
-        left = [request for request in self._copied if request not in {row.request for row in rows}]
+        left = [request for request in asked.whom or () if request in self._copied and request not in holders]
         for request in left:
             del self._copied[request]
         looked = LookedAt(
@@ -220,11 +232,11 @@ class ServerMemory:
             nodes=nodes,
             gone=gone,
             sizes=layout.tree_sizes(self._tree, self._parts),
-            holds=[hold for number, holder in holders.items() if (hold := self._hold(number, holder)) is not None],
+            holds=self._look_at_holds(holders, whom if not gone and not self._windowed else holders),
         )
         tensors = self._tensors()
         # A tree writes to the mapping by itself, where a node gets SWA slots again.
-        if (self._windowed and walks) or changes != self._changes or not _same(tensors, self._lists):
+        if (self._windowed and asked.walks) or changes != self._changes or not _same(tensors, self._lists):
             self._changes = changes
             looked.pools = self._copy_pools(tensors)
         return looked
@@ -270,6 +282,16 @@ class ServerMemory:
         return rows, joined(parts)
 
     # The tree.
+
+    def _look_at_holds(self, holders: Mapping[int, Any], whom: Mapping[int, Any]) -> list[Hold]:
+        """What requests hold. ``whom``: those for which it may have changed."""
+        for number in [number for number in self._holds if number not in holders]:
+            del self._holds[number]
+        for number, holder in whom.items():
+            self._holds.pop(number, None)
+            if (hold := self._hold(number, holder)) is not None:
+                self._holds[number] = hold
+        return sorted(self._holds.values(), key=itemgetter(0))
 
     def _hold(self, number: int, holder: Any) -> Hold | None:
         named = layout.node_number(records.locked_node(holder))
