@@ -31,7 +31,7 @@ from conformance.recording.server_records import (
 Hold = tuple[int, int, int | None]  # a request, the node that it holds, and the node at which its window ends
 
 
-class Asked(NamedTuple):
+class LookPlan(NamedTuple):
     """What is looked at. ``whom``: the requests whose rows and locks may have changed, ``None`` for all. ``whole``:
     those of them whose rows are copied from their beginning on. ``walks``: the tree is looked at, too.
     """
@@ -155,7 +155,9 @@ class ToldSoFar:
         before, self.holds = self.holds, now
         return UNCHANGED if before == now else now
 
-    def pools(self, copied: CopiedPools | None, available: list[int]) -> tuple[list[PoolChange], ListChange | None]:
+    def pool_changes(
+        self, copied: CopiedPools | None, available: list[int]
+    ) -> tuple[list[PoolChange], ListChange | None]:
         """How the lists of the pools have changed, and the mapping."""
         if copied is None:
             return [PoolChange(UNCHANGED, UNCHANGED, now) for now in available], UNCHANGED
@@ -177,7 +179,7 @@ class ServerMemory:
         self._tree = scheduler.tree_cache
         self._parts, self._pools = layout.parts(scheduler), layout.pools(scheduler)
         self._windowed = len(self._pools) > 1
-        self.told = ToldSoFar()
+        self.so_far = ToldSoFar()
         self._lists: tuple[Any, ...] = ()
         self._changes = -1
         self._free_rows: list[int] = []
@@ -211,7 +213,7 @@ class ServerMemory:
         ]
         return CopiedPools(lists, HostCopy(self._allocator.full_to_swa_index_mapping) if self._windowed else None)
 
-    def look(self, changes: int, holders: Mapping[int, Any], asked: Asked) -> LookedAt:
+    def look(self, changes: int, holders: Mapping[int, Any], asked: LookPlan) -> LookedAt:
         """Looks at the memory. ``changes``: how many calls that change pools were made so far. ``holders``: the
         requests that have a row or a lock, by number.
         """
@@ -246,12 +248,12 @@ class ServerMemory:
         slots, at = looked.slots.numbers() if looked.slots is not None else [], 0
         rows = []
         for one in looked.rows:
-            if not self.told.row(one):
+            if not self.so_far.row(one):
                 rows.append(RowChange(one.request, one.row, *one.lengths, one.first, slots[at : at + one.copied]))
             at += one.copied
         for request in looked.left:
-            self.told.rows.pop(request, None)
-        pools, mapping = self.told.pools(looked.pools, looked.available)
+            self.so_far.rows.pop(request, None)
+        pools, mapping = self.so_far.pool_changes(looked.pools, looked.available)
         return MemoryChange(
             pools=pools,
             mapping=mapping,
@@ -261,7 +263,7 @@ class ServerMemory:
             nodes=[node.told() for node in looked.nodes],
             gone=looked.gone,
             sizes=looked.sizes,
-            holds=self.told.held(looked.holds),
+            holds=self.so_far.held(looked.holds),
         )
 
     # Rows.

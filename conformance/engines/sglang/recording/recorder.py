@@ -20,7 +20,7 @@ from typing import Any
 from conformance.engines.sglang.recording import layout
 from conformance.engines.sglang.recording.copies import HostCopy
 from conformance.engines.sglang.recording.digests import TextOfRequest, TokenDigests
-from conformance.engines.sglang.recording.memory import Asked, CopiedPools, LookedAt, ServerMemory
+from conformance.engines.sglang.recording.memory import CopiedPools, LookedAt, LookPlan, ServerMemory
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.server.watching import (
     LOADED_BACK,
@@ -296,7 +296,7 @@ class ServerRecorder:
         whole = [number for number in whom if kind in WHOLE]
         evictions, self._evictions = self._evictions, self._watch.tree_changes
         walks = kind not in STEPS or evictions != self._evictions
-        self._add(event, self._memory.look(self._watch.changes, holders, Asked(numbers, whole, walks)))
+        self._add(event, self._memory.look(self._watch.changes, holders, LookPlan(numbers, whole, walks)))
 
     def _passes(self, batch: Any, *_: Any) -> None:
         """A forward pass is launched next."""
@@ -380,7 +380,7 @@ class ServerRecorder:
 
     def _write_first(self, start: ServerStart, later: Later) -> None:
         if later.pools is not None:
-            told = self._memory.told
+            told = self._memory.so_far
             told.lists, told.mapping = later.pools.numbers()
             known = zip(told.lists, start.pools, strict=True)
             pools = [PoolLists(*lists, pool.available) for lists, pool in known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding
@@ -25,8 +26,15 @@ def recorded_run(engine: PlayedServer, config: Json, texts: RecordedTexts) -> Se
     """
     run = ServerRun(engine, config, sampled=texts.token)  # type: ignore[arg-type]
     run.law.state = _with_indices(run.law.state, config["longest"])
+    run.law.names = replace(run.law.names, node=partial(_node_name, run, texts))
     run.operations = {PLAY: partial(_play, run, engine)}
     return run
+
+
+def _node_name(run: ServerRun, texts: RecordedTexts, number: int) -> str:
+    """The law's node of this number, in words."""
+    key = next((key for key, known in run.cache.tree.at.items() if known == number), None)
+    return texts.name(key) if key is not None else f"node {number}" if number else "the root"
 
 
 def _play(run: ServerRun, engine: PlayedServer) -> Calls:

@@ -6,7 +6,7 @@ place of a token id everywhere: equal beginnings of texts have equal numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from conformance.recording.server_records import INPUT, RecordedPass, RecordedTokens, digests_of
 
@@ -17,6 +17,7 @@ class RecordedTexts:
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
         self._of: dict[int, list[int]] = {}
+        self._place: dict[int, tuple[int, int]] = {}  # by number, the request that has it first, and where
         self._unknown: dict[tuple[int, int], int] = {}
 
     def numbered(self, packed: bytes) -> list[int]:
@@ -28,7 +29,10 @@ class RecordedTexts:
         for one in more:
             if one.part == INPUT:
                 self._of[one.request] = []
-            self._of.setdefault(one.request, []).extend(self.numbered(one.digests))
+            text = self._of.setdefault(one.request, [])
+            for number in self.numbered(one.digests):
+                self._place.setdefault(number, (one.request, len(text)))
+                text.append(number)
 
     def computes(self, one: RecordedPass) -> None:
         """A pass computes tokens. Where no text tells a token, as at the end of a recording, it is the one that its
@@ -36,6 +40,11 @@ class RecordedTexts:
         """
         for position, number in enumerate(self.numbered(one.digests), start=one.start):
             self._unknown.setdefault((one.request, position), number)
+
+    def name(self, key: Sequence[int]) -> str:
+        """The node of a tree with this key, in words."""
+        request, at = self._place.get(key[-1], (0, 0)) if key else (0, 0)
+        return f"the node of the first {at + 1} tokens of request {request}" if request else f"the node {[*key]}"
 
     def token(self, position: int, request: int, mark: int = 0) -> int:
         """The number at a position of a request's text. A token that the recording never tells is nobody's: it has a
