@@ -3,7 +3,8 @@
 Each is a function of the release's classes (``Classes``) and of ``happens``, which the planted code asks each time
 whether the bug happens now; the first time it does is the event that the judge must name. It returns class, name of the
 method, and the method that takes its place. ``PLANTS`` has the load of each, and the engine's function after which it
-must be named; an empty name is the next event that is told.
+must be named. With an empty name that is the event in which it happens, or the first one after it with which a batch is
+put together: nothing is judged before.
 """
 
 from __future__ import annotations
@@ -241,13 +242,23 @@ def pass_writes_another_slot(classes: Classes, happens: Happens) -> Planted:
 
 def window_keeps_its_mapping(classes: Classes, happens: Happens) -> Planted:
     """The window moves on: its SWA pages are given back, and the full slots stay mapped to them."""
-    clears = classes.swa.clear_full_to_swa_mapping
+    evicts = classes.tree.evict_sliding_windows
 
-    def clear_full_to_swa_mapping(self: Any, full_indices: Any) -> None:
-        if full_indices.numel() and not happens():
-            clears(self, full_indices)
+    def evict_sliding_windows(self: Any, *args: Any, **kwargs: Any) -> None:
+        allocator = self.token_to_kv_pool_allocator
+        clears = allocator.clear_full_to_swa_mapping
 
-    return classes.swa, "clear_full_to_swa_mapping", clear_full_to_swa_mapping
+        def clear_full_to_swa_mapping(full_indices: Any) -> None:
+            if full_indices.numel() and not happens():
+                clears(full_indices)
+
+        vars(allocator)["clear_full_to_swa_mapping"] = clear_full_to_swa_mapping
+        try:
+            evicts(self, *args, **kwargs)
+        finally:
+            del vars(allocator)["clear_full_to_swa_mapping"]
+
+    return classes.tree, "evict_sliding_windows", evict_sliding_windows
 
 
 def page_of_window_is_freed_twice(classes: Classes, happens: Happens) -> Planted:
@@ -282,8 +293,7 @@ PLANTS: dict[ServerPlant, tuple[dict[str, Any], str]] = {
     row_in_use_is_free: (MANY, ""),
     row_names_another_slot: (MANY, ""),
     lock_is_not_given_back: (MANY, ""),
-    # While a batch is put together nothing is judged.
-    lock_is_given_back_twice: (MANY, "ScheduleBatch.prepare_for_extend"),
+    lock_is_given_back_twice: (MANY, ""),
     lock_does_not_last: (MANY, ""),
     locked_node_is_evicted: (SHORT, ""),
     locked_page_is_freed: (SHORT, ""),

@@ -41,6 +41,7 @@ from conformance.recording.server_records import (
     unpacked_server,
 )
 from conformance.stems.server.recorded.judged import JudgedServer, judged_server
+from conformance.stems.server.run import Midway
 from slotproof import record
 from slotproof.cli import app
 from slotproof.console.codes import BROKEN, HOLDS, USAGE
@@ -204,10 +205,13 @@ def judged_with_plant(plant: ServerPlant, path: Path, skips: int) -> tuple[Judge
 
 
 def must_name(verdict: JudgedServer, call: int, plant: ServerPlant, path: Path) -> None:
-    """The event in which the bug happens is named; or the next one of the function that ``PLANTS`` says."""
-    named = PLANTS[plant][1]
-    kinds = [event.function for event in events_of(path)]
-    due = call if not named else next(n for n, kind in enumerate(kinds, start=1) if n >= call and kind == named)
+    """The event in which the bug happens is named, or the next one after which a server is judged; or the next one of
+    the function that ``PLANTS`` says.
+    """
+    named, midway = PLANTS[plant][1], Midway()
+    events = [(number, event, midway.after(event.kind)) for number, event in enumerate(events_of(path), start=1)]
+    later = ((number, event.function == named if named else not is_midway) for number, event, is_midway in events)
+    due = next(number for number, judged in later if number >= call and judged)
     assert verdict.broken is not None
     assert verdict.calls == due, (call, verdict.function, str(verdict.broken))
 
