@@ -577,6 +577,14 @@ def test_the_commands_record_and_judge_a_server(tmp_path: Path) -> None:
         assert says in str(refused.exception)
 
 
+def test_the_command_refuses_a_release_that_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "NEEDED_CALLS", ("not_there",))
+    words = ["record", "--demo", "sglang", "--release", NEWEST, "--steps", "5", "-o", str(tmp_path / "a")]
+    found = CliRunner().invoke(app, words)
+    assert isinstance(found.exception, UsageError)
+    assert "--demo sglang: scheduler: Scheduler has no not_there" in str(found.exception)
+
+
 def test_the_command_names_the_first_wrong_event(tmp_path: Path) -> None:
     plant = next(plant for plant in PLANTS if plant.__name__ == "row_is_not_given_back")
     _, call = judged_with_plant(plant, tmp_path / "a", skips=3)

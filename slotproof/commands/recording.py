@@ -14,7 +14,7 @@ from pathlib import Path
 from conformance.driver import exception_origin
 from conformance.driver.lockstep import Finding
 from conformance.driver.naming import UsageError
-from conformance.driver.protocol import Json
+from conformance.driver.protocol import Json, Unsupported
 from conformance.engines import registry
 from conformance.recording import asked
 from conformance.recording.segments import NotARecording
@@ -59,8 +59,11 @@ def demo(engine: str, release: str | None, source: Path | None, steps: int, file
     if not hasattr(plugin, "under_load"):
         raise UsageError(f"--demo {engine}: no load of this engine can be recorded yet")
     registry.must_be_installed(plugin)
-    loaded = plugin.under_load(release, seed, source=source)
-    recorder = start(loaded.scheduler, file, ring=None)
+    try:
+        loaded = plugin.under_load(release, seed, source=source)
+        recorder = start(loaded.scheduler, file, ring=None)
+    except (Unsupported, ValueError) as error:
+        raise UsageError(f"--demo {engine}: {error}") from None
     made, raised = 0, ""
     try:
         while made < steps:
