@@ -57,7 +57,7 @@ def test_every_help_is_timed() -> None:
 
 @pytest.mark.engine
 def test_the_cost_of_a_recorder_is_measured() -> None:
-    engine, release, requests = recording.cases()[0]
+    engine, release, requests = next(case for case in recording.cases() if case[0] == "vllm")  # a server takes longer
     cost = recording.measure(engine, release, requests, steps=20)
     assert not cost.skipped
     assert min(cost.own_us, cost.bytes, cost.judged) > 0

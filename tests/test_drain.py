@@ -17,6 +17,8 @@ from proofs.draining import COMES_BACK, GOES_ON, GRANTED, LOWERS, claim_names
 from proofs.explore import along, paths
 from proofs.registry import hints_of
 from spec import cache
+from spec.block_cache import least
+from spec.block_pool_state import some_free
 from spec.cache_drain import DRAIN, RETURNS, at_rest
 from spec.cache_state import CacheState
 from spec.finite import Seq
@@ -204,6 +206,30 @@ def test_a_request_that_does_not_fit_into_the_pool_is_not_said_to_come_back(stem
         return room & st.pool.stories.has(story) & formed(to, st.block_size)
 
     assert "unsat" not in prover.solve(from_few(returning(stem, longer)[claim]), FEW)
+
+
+def test_where_nothing_is_in_use_each_row_that_fits_gets_its_blocks() -> None:
+    """On small states at rest: as below, of block tables."""
+    drain = hints_of("block_cache").drain
+    assert drain is not None
+    assert drain.returns is not None
+    admit, allocate = drain.returns.calls
+    served = refused = 0
+    for st in hints_of("block_cache").small():
+        for tokens in range(1, (st.pool.blocks.size + 2) * st.block_size):
+            to = in_pages(tokens, st.block_size)
+            row, story = min(st.pool.rows.items()), min(st.pool.stories.items())
+            begun = admit(st, row, story, 0, Seq())
+            assert begun.granted
+            need = least(begun.then, row, to)
+            step = allocate(begun.then, row, to, touched(to) - need, some_free(st.pool, need))
+            if drain.returns.asks(st, row, story, to):
+                assert step.granted
+                served += 1
+            else:
+                assert not step.granted
+                refused += 1
+    assert (served > 2, refused > 2) == (True, True)
 
 
 def test_where_nothing_is_in_use_each_request_that_fits_gets_its_pages() -> None:

@@ -72,7 +72,7 @@ def examples(stem: str, one_in: int) -> int:
     return max(1, settings().max_examples // one_in // (12 if stem == "cache" else 1))
 
 
-# The whole cache takes half a minute each time: in ``make soak``.
+# The whole cache takes half a minute each time, and so do the listings of session_trim: in ``make soak``.
 LOOKED_AT = [stem for stem in STEMS if SOAK or stem != "cache"]
 
 
@@ -82,7 +82,7 @@ def walks(stem: str, least: int, most: int) -> Any:
     return st.tuples(names, st.booleans(), st.lists(st.integers(0, 10_000), min_size=least, max_size=most))
 
 
-@pytest.mark.parametrize("stem", LOOKED_AT)
+@pytest.mark.parametrize("stem", [stem for stem in LOOKED_AT if SOAK or stem != "session_trim"])
 def test_listings_are_complete(stem: str, strict: None) -> None:
     del strict
     hints, seen = hints_of(stem), Counter[tuple[str, bool]]()

@@ -22,6 +22,7 @@ from driven import SOAK
 from evaluator import KEYS, Remembering, Values, compiled, places, remembering
 
 from proofs import obligations
+from proofs.draining import COMES_BACK, law_of
 from proofs.fitting import FITS
 from proofs.hints import Hints
 from proofs.obligations import ATOMIC, CALLS, START
@@ -324,6 +325,8 @@ def test_what_is_proved_of_all_states_is_true_of_finite_ones(stem: str) -> None:
     met = [call.state for granted, others in walked(stem).values() for call in (*granted[:3], *others[:1])]
     with remembering() as found:
         for formula in obligations.all_of(hints, START, hints.stem.start):
+            if law_of(formula.invariant) == COMES_BACK:
+                continue  # it is about calls with arguments: tests/test_drain.py makes them
             world = found.worlds[-1]
             symbols = places(state(world, hints.stem.state))
             evaluated = compiled((*formula.given, *(formula.core_facts or ()), formula.goal))
