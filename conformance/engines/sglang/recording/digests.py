@@ -42,18 +42,16 @@ class TokenDigests:
 
 
 class TextOfRequest:
-    """The digests of a request's text as far as it is known: the input, and the answer so far."""
+    """The digests of a request's text as far as it is known: the input, and the answer so far.
+
+    ``input``: those of the input. ``answered``: how many tokens of the answer are known.
+    """
 
     def __init__(self, digests: TokenDigests, named: Any, tokens: Iterable[int]) -> None:
         self._digests, self._root = digests, digests.root(named)
         self._packed = bytearray(digests.of(tokens, self._root))
-        self.input = self.input_digests
+        self.input = bytes(self._packed)
         self.answered = 0
-
-    @property
-    def input_digests(self) -> bytes:
-        """All that is known now."""
-        return bytes(self._packed)
 
     def answers(self, tokens: Iterable[int]) -> bytes:
         """The answer goes on with these tokens. Returns their digests."""
