@@ -209,7 +209,7 @@ def test_a_request_that_does_not_fit_into_the_pool_is_not_said_to_come_back(stem
 
 
 def test_where_nothing_is_in_use_each_row_that_fits_gets_its_blocks() -> None:
-    """On small states at rest: as below, of block tables."""
+    """Where no block is held: a row of block tables is admitted and gets its blocks, with every length that fits."""
     drain = hints_of("block_cache").drain
     assert drain is not None
     assert drain.returns is not None

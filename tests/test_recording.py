@@ -460,7 +460,7 @@ def test_the_plug_in_records_what_the_environment_asks_for(tmp_path: Path, monke
     scheduler = core_of(release_of()).scheduler
     monkeypatch.setattr(scheduler, "__init__", scheduler.__init__)
     monkeypatch.setenv(asked.FILE, str(tmp_path / "server-%p.rec"))
-    of_engine.on_each(scheduler)
+    asked.on_each(scheduler, of_engine.record)
     loaded = LoadedScheduler(release_of(), ServerLoad(), 1)
     for _ in loaded.steps(20):
         pass
@@ -479,7 +479,7 @@ def test_a_server_whose_recording_cannot_begin_starts_all_the_same(
     monkeypatch.setattr(scheduler, "__init__", scheduler.__init__)
     monkeypatch.setenv(asked.FILE, str(tmp_path / "a"))
     monkeypatch.setenv(name, value)
-    of_engine.on_each(scheduler)
+    asked.on_each(scheduler, of_engine.record)
     LoadedScheduler(release_of(), ServerLoad(), 1).step()
     assert says in caplog.text
 

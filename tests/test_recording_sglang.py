@@ -548,7 +548,7 @@ def test_the_plug_in_of_sglang_records_what_the_environment_asks_for(
     scheduler = release_of_server().imported.module("managers.scheduler").Scheduler
     monkeypatch.setattr(scheduler, "__init__", scheduler.__init__)
     monkeypatch.setenv(asked.FILE, str(tmp_path / "server-%p.rec"))
-    of_engine.on_each_server(scheduler)
+    asked.on_each(scheduler, of_engine.record)
     loaded = LoadedServer(release_of_server(), RandomClients(**SHORT), 1)
     for _ in loaded.steps(20):
         pass

@@ -8,11 +8,15 @@ key.
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from conformance.recording.segments import SegmentWriter
 
+LOG = logging.getLogger("slotproof")
 FILE, BYTES, KEY = "SLOTPROOF_RECORD", "SLOTPROOF_RECORD_BYTES", "SLOTPROOF_RECORD_KEY"
 RING_BYTES = 64 << 20
 SHORTEST_KEY, LONGEST_KEY = 16, 64  # bytes; BLAKE2b takes no longer one
@@ -50,3 +54,21 @@ def checked_key(given: bytes) -> bytes:
     if not SHORTEST_KEY <= len(given) <= LONGEST_KEY:
         raise ValueError(f"key: {len(given)} bytes, where {SHORTEST_KEY} to {LONGEST_KEY} are wanted")
     return given
+
+
+def on_each(scheduler_class: Any, record: Callable[[Any, SegmentWriter, bytes], Any]) -> None:
+    """Calls ``record`` with each scheduler of this class, and of those derived from it, that is made from now on, and
+    with the writer and the key that are asked for.
+
+    A server whose scheduler cannot be recorded starts all the same, and the log says why.
+    """
+    made = scheduler_class.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        try:
+            self.slotproof_recorder = record(self, writer(), key())
+        except Exception as error:
+            LOG.warning("nothing is recorded: %s: %s", type(error).__name__, error)
+
+    scheduler_class.__init__ = init

@@ -53,9 +53,9 @@ def first_state(config: Json, stateful: bool, stories: Stories, requests: int = 
     them can own state slots at a time.
 
     There are as many node numbers as pages, since a node has at least one page, unless the configuration says that
-    fewer are enough (``nodes``); where requests have states there is one
-    more, so that ``state_renew`` always finds a number without a state. There is one handle more than rows, since a row
-    that continues its prefill holds two handles for a moment.
+    fewer are enough (``nodes``); where requests have states there is one more, so that ``state_renew`` always finds a
+    number without a state. There is one handle more than rows, since a row that continues its prefill holds two handles
+    for a moment.
     """
     nodes: int = config["nodes" if "nodes" in config else "size"] + stateful
     window = -(-config["window"] // config["page_size"])

@@ -6,13 +6,10 @@ of the engine loads by itself in each of its processes (entry point group ``vllm
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from conformance.recording import asked
 from conformance.recording.segments import SegmentWriter
-
-LOG = logging.getLogger("slotproof")
 
 
 def record(scheduler: Any, writer: SegmentWriter, key: bytes) -> Any:
@@ -32,23 +29,6 @@ def plug_in() -> None:
     try:
         from vllm.v1.core.sched.scheduler import Scheduler
     except ImportError as error:
-        LOG.warning("nothing is recorded: %s", error)
+        asked.LOG.warning("nothing is recorded: %s", error)
         return
-    on_each(Scheduler)
-
-
-def on_each(scheduler_class: Any) -> None:
-    """Records each scheduler of this class, and of those derived from it, that is made from now on.
-
-    A server whose scheduler cannot be recorded starts all the same, and the log says why.
-    """
-    made = scheduler_class.__init__
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
-        try:
-            self.slotproof_recorder = record(self, asked.writer(), asked.key())
-        except Exception as error:
-            LOG.warning("nothing is recorded: %s: %s", type(error).__name__, error)
-
-    scheduler_class.__init__ = init
+    asked.on_each(Scheduler, record)
