@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -785,7 +786,7 @@ def run() -> int:
         sys.stdout = output.Outlet(sys.stdout)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder() / "hypothesis"))  # not where the user is
     try:
-        return app(args=_with_values(sys.argv[1:] or ["--help"]), standalone_mode=False) or codes.HOLDS
+        return _commands()(args=_with_values(sys.argv[1:] or ["--help"]), standalone_mode=False) or codes.HOLDS
     except TyperException as error:
         return _complain(_message(error))
     except codes.NotBuilt as error:
@@ -804,6 +805,12 @@ def run() -> int:
     finally:
         if sys.stdout is not None:
             sys.stdout.flush()
+
+
+@cache
+def _commands() -> Any:
+    """All commands: made once, since a process may run many of them."""
+    return typer.main.get_command(app)
 
 
 def _with_values(words: list[str]) -> list[str]:

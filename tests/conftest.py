@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import _lru_cache_wrapper
 
@@ -57,12 +58,22 @@ def memory_is_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes long is left to ``make soak``, unless it is asked for by its name or mark."""
+    """What takes long is left to ``make soak``, unless it is asked for by its name or mark: a test with the mark
+    ``soak``, and with ``soak(but=N)`` all its cases but the first N.
+    """
     if SOAK or config.option.markexpr or any("::" in word for word in config.args):
         return
-    later = [item for item in items if item.get_closest_marker("soak")]
+    seen: Counter[str] = Counter()
+    later = []
+    for item in items:
+        if (mark := item.get_closest_marker("soak")) is not None:
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] > mark.kwargs.get("but", 0):
+                later.append(item)
     config.hook.pytest_deselected(items=later)
-    items[:] = [item for item in items if item not in later]
+    left = {*later}
+    items[:] = [item for item in items if item not in left]
 
 
 def pytest_collection_finish() -> None:

@@ -137,6 +137,7 @@ def test_what_an_engine_prints_stays_in_its_block() -> None:
     assert "\n`````text\n```\n# heading\n````\\x1b[31m\n`````\n" in text
 
 
+@pytest.mark.soak
 def test_the_check_of_an_issue_is_a_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issue_text, "BUDGET", "5s")
     done = issue_text.checked("nosuch", "1.0")

@@ -37,6 +37,7 @@ from conformance.stems.stem_registry import STEMS
 CPU = torch.device("cpu")
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("stem", sampled(STEMS, 3))
 def test_the_lock_step_of_every_stem_is_measured(stem: str) -> None:
     rate = lockstep.measure(stem, registry.load("ours"), operations=20, passes=1)
@@ -55,6 +56,7 @@ def test_every_help_is_timed() -> None:
     assert tables.helps([row]).row_count == 1
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_the_cost_of_a_recorder_is_measured() -> None:
     engine, release, requests = next(case for case in recording.cases() if case[0] == "vllm")  # a server takes longer
@@ -66,6 +68,7 @@ def test_the_cost_of_a_recorder_is_measured() -> None:
     assert not recording.Cost("", recording.AT, more_us=recording.LIMIT_US - 1).dear
 
 
+@pytest.mark.soak
 def test_the_cost_of_the_shadow_is_measured() -> None:
     cost = shadow.measure("cache", registry.load("ours"), operations=20, passes=1)
     assert cost.operations >= 20
@@ -126,6 +129,7 @@ def test_scheduler_steps_are_judged_and_an_engine_without_a_scheduler_is_left_ou
     assert tables.scheduler_steps(found).row_count == len(found)
 
 
+@pytest.mark.soak
 def test_a_release_without_a_scheduler_says_why() -> None:
     gone = schedulers.measure(schedulers.engines()[0][0], "no-release")
     assert gone is not None

@@ -278,6 +278,7 @@ def test_everybody_can_read_it(name: str, scheme: str, opened: Any) -> None:
     assert [(v["id"], [node["html"][:200] for node in v["nodes"][:3]]) for v in found] == []
 
 
+@pytest.mark.soak
 def test_a_run_with_a_strange_name_is_text_and_never_markup(folder: Path, opened: Any) -> None:
     """Names, texts and details of a trace come from files: none of them becomes a part of the page."""
     attack = "<img src=x onerror=document.title='taken'>\"'"

@@ -66,6 +66,7 @@ def test_a_repair_holds_for_its_own_connection_alone(served: Served) -> None:
         assert plain.outcome(kept.trace).breaks
 
 
+@pytest.mark.soak
 def test_an_engine_that_cannot_be_repaired_has_no_known_cause() -> None:
     with Served(Subject("toy")) as server:
         server.ready()

@@ -385,6 +385,7 @@ def test_a_killed_worker_loses_its_trial_alone_and_so_does_the_server(toy: Engin
     assert (done["lost"], done["runs"] >= 20, toy.served is server) == (None, True, False)
 
 
+@pytest.mark.soak
 def test_a_trial_that_waits_for_a_dead_server_is_begun_again(
     toy: EngineWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

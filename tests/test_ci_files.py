@@ -134,6 +134,7 @@ def repository(folder: Path, env: dict[str, str]) -> Path:
     return checkout
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("leaks", [False, True])
 def test_the_workflow_fails_for_a_change_that_leaks_and_for_no_other(leaks: bool, tmp_path: Path) -> None:
     env = environment(tmp_path, ENGINE="pool:allocator", BASE="main")
@@ -168,6 +169,7 @@ def without_a_statement(text: str, function: str, statement: str) -> str:
     return "".join(lines)
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.skipif(not RELEASE.is_dir(), reason=f"SGLang {ENGINE} is not downloaded")
 def test_the_workflow_finds_a_bug_in_a_copied_checkout(tmp_path: Path) -> None:
@@ -257,6 +259,7 @@ def test_the_plugin_adds_a_test_for_each_stem(reader: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.soak
 def test_a_finding_is_the_text_of_the_failure(reader: pytest.Pytester) -> None:
     reader.makepyfile(pool=TOY.replace("leaks: bool = False", "leaks: bool = True"))
     others = [f"--deselect=slotproof::pool:allocator::{stem}" for stem in [*STEMS][1:]]
@@ -266,6 +269,7 @@ def test_a_finding_is_the_text_of_the_failure(reader: pytest.Pytester) -> None:
     done.stdout.no_fnmatch_line("*pytest_plugin.py*")
 
 
+@pytest.mark.soak
 def test_an_engine_that_is_not_there_fails(reader: pytest.Pytester) -> None:
     done = reader.runpytest_subprocess(
         "-p", "slotproof.pytest_plugin", "--slotproof", "pol:allocator", "-k", "swa_mapping"

@@ -32,6 +32,7 @@ def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -65,6 +66,7 @@ def test_without_a_word_the_help_is_shown() -> None:
     assert "Commands:" in alone.stdout
 
 
+@pytest.mark.soak
 def test_prove_writes_what_the_design_names(tmp_path: Path) -> None:
     out = tmp_path / "p.json"
     done = slotproof("prove", "allocator", "--json", str(out))
@@ -234,6 +236,7 @@ def test_an_unknown_stem_has_no_hints() -> None:
         registry.hints_of("nosuch")
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_a_real_release_shows_its_stale_mapping(tmp_path: Path) -> None:
     out = tmp_path / "r.json"

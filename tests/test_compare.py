@@ -183,6 +183,7 @@ def test_a_new_bug_is_found_behind_a_known_one() -> None:
             assert one.trace.steps[-1]["op"] == "decode"
 
 
+@pytest.mark.soak
 def test_without_the_steps_back_the_leak_would_end_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above is good for: runs that end at the known leak do many fewer operations."""
     on = hunted(BOTH, leaks, examples=300)

@@ -108,13 +108,14 @@ OF_ROWS = {"swa_mapping": {"hand_over_swa"}}
 OF_TRANSFERS = {"block_cache": {"load", "loaded", "evict", "shift"}}
 # A scheduler that lacks blocks preempts or waits. No call shows that it asked for them, so no run judges the refusal.
 UNASKED = {"block_cache": {"allocate"}}
+LONG_STEMS = ("cache", "session_trim", "mamba_slots")  # `slotproof check ours` drives our own implementation of each
 ROUND, MOST_ROUNDS = 50, 12  # runs that are drawn with one seed, and seeds until every transition is reached
 # A model whose layers all have a sliding window is one kind of many: every fourth round of the whole cache drives it.
 ALL_SLIDING = {"cache": {1: ("swa",)}}
 
 
 @pytest.mark.parametrize(
-    "stem", [pytest.param(stem, marks=[pytest.mark.soak] if stem == "cache" else []) for stem in STEMS]
+    "stem", [pytest.param(stem, marks=[pytest.mark.soak] if stem in LONG_STEMS else []) for stem in STEMS]
 )
 def test_a_right_engine_conforms(stem: str) -> None:
     """And every transition is done, and each that can be refused is refused too."""

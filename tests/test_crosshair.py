@@ -85,6 +85,7 @@ def crosshair(target: str, *folders: Path, seconds: str = SECONDS) -> subprocess
     )
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_a_contract_is_confirmed(name: str) -> None:
     ran = crosshair(name)
@@ -118,6 +119,7 @@ def test_a_function_of_lengths_means_what_it_says_in_tokens(name: str, tmp_path:
     assert (ran.returncode, ran.stdout.count(CONFIRMED)) == (0, 1), ran.stdout + ran.stderr
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("name", sampled(WRONG, 2))
 def test_a_wrong_contract_is_refuted(name: str, tmp_path: Path) -> None:
     arguments, result, claim = WRONG[name]

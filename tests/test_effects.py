@@ -80,6 +80,7 @@ def test_an_effect_shares_no_helper_with_its_transition(module: str, effects: st
     assert shared <= READERS
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_what_an_effect_cites_is_in_the_newest_release() -> None:
     have(NEWEST)

@@ -311,6 +311,7 @@ def test_a_campaign_needs_the_minimum_too() -> None:
     assert not campaign.enough(None)
 
 
+@pytest.mark.soak
 def test_the_command_ends_with_4_on_the_one_operation_engine(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text((ROOT / "tests" / "one_operation.py").read_text("utf-8"), encoding="utf-8")
     command = [sys.executable, "-m", "slotproof", "check", "mine:make", "lock_ref", "--source", str(tmp_path)]

@@ -44,6 +44,7 @@ class AsOnDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
 
 
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize(
     ("stem", "more"),
     sampled([*((stem, {}) for stem in ON_DEVICE), *((stem, {"backend": "triton"}) for stem in WITH_KERNELS)], 2),

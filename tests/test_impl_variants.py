@@ -158,6 +158,7 @@ def counted(*arguments: str) -> dict[str, object]:
 WARM = {("one", 1): 16, ("one", 64): 16, ("two", 1): 27, ("two", 64): 21, ("locks", 0): 32}
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize(("kind", "page"), WARM)
 def test_calls_after_warm_up_compile_nothing(kind: str, page: int) -> None:
     found = counted(kind, str(page), "1000" if SOAK else "300")
@@ -167,5 +168,6 @@ def test_calls_after_warm_up_compile_nothing(kind: str, page: int) -> None:
     assert {*map(str, found["done"])} >= (every if page else {"lock"})  # type: ignore[call-overload]
 
 
+@pytest.mark.soak
 def test_what_triton_compiles_for_the_place_of_a_slice_is_noticed() -> None:
     assert counted("two", "64", "1000", "specialized")["later"]

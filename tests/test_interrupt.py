@@ -62,6 +62,7 @@ def mark(process: psutil.Process) -> str | None:
         return None
 
 
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize("whole_group", [False, True], ids=["the process", "the group, as a terminal does"])
 @pytest.mark.parametrize("words", sampled(LONG, 2))
 def test_ctrl_c_ends_every_command(words: str, whole_group: bool, tmp_path: Path) -> None:
@@ -74,6 +75,7 @@ def test_ctrl_c_ends_every_command(words: str, whole_group: bool, tmp_path: Path
         assert of(tmp_path) == []
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP])
 def test_another_signal_ends_it_too(stop: signal.Signals, tmp_path: Path) -> None:
     with started([sys.executable, "-m", "slotproof", "prove"], tmp_path) as process:

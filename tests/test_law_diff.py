@@ -343,6 +343,7 @@ def test_the_files_as_they_are_now_are_the_new_revision(repository: Path, capsys
     assert repository.is_dir()
 
 
+@pytest.mark.soak
 def test_the_page_for_github_has_both_sides_and_no_text_is_read_as_html(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -385,6 +386,7 @@ def test_a_base_that_is_none_is_one_line(
     assert message.format(**names) in line
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -124,6 +124,7 @@ def test_the_packages_are_hidden(light: Any) -> None:
     assert "No module named 'torch'" in done.stderr
 
 
+@pytest.mark.soak
 def test_each_command_that_lacks_an_extra_names_it(light: Any) -> None:
     done = light("-c", SEVERAL, json.dumps([line.split() for line in LACKING]))
     assert done.returncode == 0, done.stderr
@@ -141,6 +142,7 @@ def test_the_table_has_every_command() -> None:
     assert {line.split()[0] for line in LACKING} | NEEDS_NOTHING == set(commands)
 
 
+@pytest.mark.soak
 def test_an_engine_in_plain_python_is_driven(light: Any) -> None:
     """The engine of the tutorial, as it is and with its leak; then the finding is replayed, and has a page."""
     (file,) = (part for part in PARTS.finditer(page("your-engine.md")) if part["what"] == "file")

@@ -115,6 +115,7 @@ def test_an_engine_that_cannot_be_imported_is_listed(monkeypatch: pytest.MonkeyP
     assert errors == {name: "toy is broken" if name == "toy" else None for name in registry.names()}
 
 
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize(
     ("words", "near"),
     [
@@ -335,6 +336,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert output.file_to_write(Path(os.devnull), "--json") == Path(os.devnull)
 
 
+@pytest.mark.soak
 def test_a_reader_that_goes_away_changes_no_exit_code() -> None:
     shown = f"{sys.executable} -m slotproof list; echo $? >&2"
     done = subprocess.run(["bash", "-c", f"({shown}) | head -c 10"], capture_output=True, text=True, check=True)
@@ -375,6 +377,7 @@ def shown_at(width: int, *parts: Any) -> str:
     return out.getvalue()
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_law_is_cut(width: int) -> None:
     findings = kept_findings.with_rows(kept_findings.kept())
@@ -412,6 +415,7 @@ def test_a_verdict_has_the_colour_of_its_severity() -> None:
     assert styles == ["bold red", "yellow", "green", "dim", ""]
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     ("environment", "coloured"),
     [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],

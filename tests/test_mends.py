@@ -465,6 +465,7 @@ def test_the_kept_lines_are_those_of_the_functions(one: MendedFinding) -> None:
         assert definitions(root / told["file"])[told["function"]].lineno == told["line"]
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_a_kept_mend_is_found_again() -> None:
     """The one function that mends all findings that 0.5.13 was the last to show; one of its traces is tried here."""

@@ -205,6 +205,7 @@ def test_a_check_of_an_engine_without_end_ends(bases: Callable[[str, str], tuple
     assert not [words for words in commands if str(source).encode() in words]
 
 
+@pytest.mark.soak
 def test_an_engine_that_cannot_be_loaded_has_no_verdict(bases: Callable[[str, str], tuple[Path, str]]) -> None:
     source, base = bases("from __future__", "import nowhere_at_all\nfrom __future__")
     said = edit_check.report_of("edited_toy:allocator", base, source)

@@ -63,6 +63,7 @@ def test_what_an_engine_lacks_is_the_reason(folder: Path) -> None:
     assert all("there is no module 'nosuch_engine'" in why for why in nowhere.values())
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("maker", "said"), [("picky", ""), ("declining", "blocks are not supported")])
 def test_a_stem_without_kept_traces_is_tried_with_drawn_configurations(
     maker: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +96,7 @@ def test_a_release_whose_tree_has_moved_does_not_load(tmp_path: Path) -> None:
     assert found["allocator"] == ""
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_a_release_whose_block_pool_has_moved_does_not_load(tmp_path: Path) -> None:
     try:

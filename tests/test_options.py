@@ -98,6 +98,7 @@ def test_an_engine_is_given_a_value_for_each_of_its_options() -> None:
         registry.load("ours", options=(("core", "rust"),))
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -146,6 +147,7 @@ def test_a_run_that_failed_with_an_option_is_replayed_with_this_option_alone(fol
     assert Again(PLACE, (), kept=True).of("allocator") == []
 
 
+@pytest.mark.soak
 def test_a_pasted_test_and_a_row_of_a_replay_have_the_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (row_of_report, *_) = report(folder, LEAKY)["new"]
     trace = Trace(**row_of_report["trace"])

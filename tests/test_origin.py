@@ -236,6 +236,7 @@ def make(config) -> "AllocatorEngine":
 """
 
 
+@pytest.mark.soak
 def test_the_command_ends_with_3_and_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "driven_badly.py").write_text(ENGINE)
     command = ["check", "driven_badly:make", "allocator", "--source", ".", "--examples", "5"]

@@ -127,6 +127,7 @@ def test_the_schema_is_one() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
+@pytest.mark.soak
 def test_real_reports_keep_the_schema(ours: Checked, leaks: Checked, raises: Checked) -> None:
     for found in (ours, leaks, raises):
         VALID.validate(found.report)
@@ -266,6 +267,7 @@ def test_nothing_is_printed_before_the_files(
     assert (tmp_path / "r.xml").exists(), "a file that cannot be written keeps no other from being written"
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     ("stdout", "form"), sampled(itertools.product(("> /dev/full", ">&-", "| true"), ("text", "github")), 3)
 )
@@ -625,6 +627,7 @@ def test_a_finding_is_a_result_with_its_law_its_place_and_its_run(leaks: Checked
     assert run["invocations"][0]["exitCode"] == leaks.code == 1
 
 
+@pytest.mark.soak
 def test_a_fingerprint_is_one_for_all_runs_and_for_nothing_else(leaks: Checked, place: Path) -> None:
     row, report = leaks.report["new"][0], leaks.report
     folder = place / "again"

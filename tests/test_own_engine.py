@@ -198,6 +198,7 @@ def test_releases_and_devices_that_it_does_not_have_are_refused(folder: Path) ->
         registry.load("pool_e:allocator", device="tpu")
 
 
+@pytest.mark.soak
 def test_two_folders_are_compared(folder: Path) -> None:
     written(folder / "old" / "pool_f.py")
     written(folder / "new" / "pool_f.py", LEAKING)

@@ -111,6 +111,7 @@ def printed(output: str) -> str:
     return output[output.index("def test_found_by_slotproof") : output.index("How hard was looked")]
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     ("bad", "good"),
     [
@@ -175,6 +176,7 @@ def test_the_test_of_a_kept_trace_fails_on_a_release_and_passes_on_a_good_one(pa
         assert "srt/mem_cache/" in found[cases.index(DEATH) * 2], "the functions in which the process died"
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_the_test_of_a_folder_fails_on_it_and_passes_on_another(tmp_path: Path) -> None:
     name, bad, good = CASES[0]

@@ -52,6 +52,7 @@ def preserved(hints: Hints, transition: Any, invariant: str) -> obligations.Form
 # What is true is proved.
 
 
+@pytest.mark.soak
 def test_the_allocator_is_proved() -> None:
     heard: list[prover.Verdict] = []
     verdicts = prover.prove(["allocator"], heard.extend)
@@ -73,6 +74,7 @@ def test_the_lemmas_are_proved() -> None:
     assert [(v.transition, v.invariant) for v in verdicts if not v.proved] == []
 
 
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_transition_has_a_witness_and_what_can_run_out_of_memory_one_of_that(stem: str) -> None:
     hints = hints_of(stem)
@@ -145,6 +147,7 @@ def test_a_law_without_a_mutant_is_named(law: str) -> None:
     assert without_mutant(replace(hints, mutants=tuple(m for m in hints.mutants if m.invariant != law))) == [law]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
 def test_a_mutant_breaks_its_invariant_alone_or_first(stem: str, mutant: Mutant) -> None:
     hints = searched(hints_of(stem), mutant)
@@ -166,6 +169,7 @@ def test_a_mutant_breaks_its_invariant_alone_or_first(stem: str, mutant: Mutant)
     assert right.broken() or hints.stem.broken(right.then) == [], "it keeps the law, or refuses the call"
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
 def test_a_mutant_is_not_proved(stem: str, mutant: Mutant) -> None:

@@ -95,6 +95,7 @@ def events_of(path: Path) -> list[RecordedEvent]:
 # What an unmodified release does keeps the law.
 
 
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("load", LOADS, ids=str)
 def test_a_server_under_load_keeps_the_law(tmp_path: Path, load: dict[str, Any]) -> None:
     recorder = recorded_server(tmp_path / "a", load, 60)
@@ -416,6 +417,7 @@ print(sorted(name for name in more if "cython" not in name))
 # A recording may end anywhere.
 
 
+@pytest.mark.soak
 def test_a_killed_server_leaves_all_but_its_last_turns(tmp_path: Path) -> None:
     path = tmp_path / "a"
     program = f"""

@@ -331,6 +331,7 @@ def verdict_of(folder: Path) -> tuple[str, bool]:
     return found, "replaying run" in done.stdout
 
 
+@pytest.mark.soak
 def test_a_page_of_ones_own_engine_is_told_anew_where_a_source_has_changed(engine: Path) -> None:
     """Also where the source is a module that the engine imports, and nothing but its content differs."""
     assert verdict_of(engine) == ("violation", True)

@@ -85,6 +85,7 @@ def test_what_schedulers_send_is_lawful_on_ours(what: str) -> None:
     sent(*LAWFUL[what])
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_what_schedulers_send_is_lawful_on_the_newest_release(tmp_path: Path) -> None:
     """Two calls that no scheduler sends, much like these, were once called findings of this release."""

@@ -124,6 +124,7 @@ def test_a_served_engine_ends_when_the_caller_is_gone(tmp_path: Path) -> None:
         assert served.process.wait(timeout=10) != 0
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -258,6 +259,7 @@ def test_the_minimum_of_operations_wins_over_the_budget_and_the_overrun_is_told(
     assert report["over"] > 0
 
 
+@pytest.mark.soak
 def test_runs_that_failed_are_replayed_first_and_forgotten_when_they_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

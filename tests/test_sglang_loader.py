@@ -166,6 +166,7 @@ LOAD = """
 """
 
 
+@pytest.mark.soak
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     files = {"sglang/srt/mem_cache/allocator.py": "from sglang.srt.gone import x"}
     download.unpack(make_wheel(tmp_path / "a.whl", files), tmp_path / "broken")
@@ -331,6 +332,7 @@ DECIDES = {
 }
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("line", sampled(DECIDES, 4))
 def test_a_stub_that_decides_something_while_modules_are_imported_is_an_error(tmp_path: Path, line: str) -> None:
     root = fake(tmp_path, "class PagedTokenToKVPoolAllocator: ...", decides=f"import absent_pkg\n{line}\n")
@@ -346,6 +348,7 @@ def test_a_stub_that_decides_something_while_modules_are_imported_is_an_error(tm
     assert "the package absent_pkg is not installed here" in told
 
 
+@pytest.mark.soak
 def test_a_named_answer_is_given_instead_of_a_stub(tmp_path: Path) -> None:
     root = fake(
         tmp_path, "import absent_pkg.log\nclass PagedTokenToKVPoolAllocator: ...\nX = absent_pkg.log.level() > 3"
@@ -364,6 +367,7 @@ def test_a_named_answer_is_given_instead_of_a_stub(tmp_path: Path) -> None:
     assert "absent_pkg.log.level() was compared" in run_python(LOAD + code, root, "").stdout
 
 
+@pytest.mark.soak
 def test_a_module_that_slotproof_replaces_is_named_and_what_is_below_it_is_real(tmp_path: Path) -> None:
     files = {
         "sglang/srt/mem_cache/allocator.py": "from sglang.srt.configs import mine, Model\n"
@@ -386,6 +390,7 @@ def test_a_module_that_slotproof_replaces_is_named_and_what_is_below_it_is_real(
     assert told.startswith("sglang.srt.configs.Model was called, but it is a stub: Slotproof puts a stub in the place")
 
 
+@pytest.mark.soak
 def test_transformers_is_a_stub_also_where_it_is_installed(tmp_path: Path) -> None:
     root = fake(tmp_path, "import transformers\nclass PagedTokenToKVPoolAllocator: ...")
     (tmp_path / "installed").mkdir()

@@ -72,6 +72,7 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.soak
 def test_a_trace_is_replayed_on_an_engine_that_is_named_by_its_place_and_json_goes_to_standard_output(
     tmp_path: Path,
 ) -> None:

@@ -91,6 +91,7 @@ def test_an_unchanged_checkout_has_nothing_new(checkout: Path) -> None:
     assert {row["law"] for row in report["known"]} == own, "those of the release itself are known"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", sampled(MISTAKES, 3))
 def test_a_mistake_is_new_and_comes_with_a_test(checkout: Path, name: str) -> None:
     file, right, wrong, laws = MISTAKES[name]

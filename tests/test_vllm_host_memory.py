@@ -30,6 +30,7 @@ def found(*names: str) -> dict[str, str | None]:
     return answered
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_a_bug_of_host_memory_is_found() -> None:
     wanted = tuple(BUGS) if SOAK else QUICK

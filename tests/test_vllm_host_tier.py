@@ -157,6 +157,7 @@ FOUND = """
 """
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("bug", sampled(PLANTED, 3))
 def test_a_bug_that_is_planted_in_the_newest_release_is_found(bug: str) -> None:
     patch, laws = PLANTED[bug]

@@ -94,6 +94,7 @@ EVERY_FAMILY = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("release", sampled(reversed(CLEAN), 4))
 def test_nothing_is_wrong_in_drawn_runs_of_every_family(release: str) -> None:
     """Counts, free queue, prefix cache, contents, and rest at the end; and the runs do what they are there for."""
@@ -122,6 +123,7 @@ def test_the_oldest_release_conforms_where_one_step_is_in_flight() -> None:
     assert unsupported == {*states, "two windows"}
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("release", releases("0.22.1", RELEASES[-1]))
 def test_findings_are_where_they_were_found(release: str) -> None:
     script = """

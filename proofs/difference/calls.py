@@ -55,6 +55,7 @@ from proofs.difference.row import (
     Row,
     Side,
 )
+from proofs.difference.texts import of_one_text
 from proofs.difference.verdict import ChangeVerdict
 from proofs.obligations import law_at
 from proofs.symbols import SymSeq, Term, World, lift, state
@@ -105,7 +106,7 @@ def _function(stem: Stem, name: str) -> Any:
 # Which transitions differ.
 
 
-def differing(pair: RevisionPair) -> Iterator[tuple[str, tuple[str, ...]]]:
+def differing(pair: RevisionPair, sources: Sources) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The transitions of both revisions that differ; a transition that differs only in what the transitions of its
     parts do stands with the names of these, ``PART.TRANSITION``, and with no name where it differs by itself.
     """
@@ -113,9 +114,16 @@ def differing(pair: RevisionPair) -> Iterator[tuple[str, tuple[str, ...]]]:
     for name in (START, *was):
         if name == START or name in now:
             same_text = name == START or _sentence(was[name]) == _sentence(now[name])
-            if not (same_text and _alike(pair, name, stubbed=False)):
+            if not (same_text and (_of_one_text(pair, sources, name) or _alike(pair, name, stubbed=False))):
                 through = _parts_called(pair, name) if same_text and pair.stems[NEW].parts else ()
                 yield name, through
+
+
+def _of_one_text(pair: RevisionPair, sources: Sources, name: str) -> bool:
+    if any(stem.start is None for stem in pair.stems) and name == START:
+        return False
+    one, other = (_function(stem, name) for stem in pair.stems)
+    return of_one_text(sources, one, other)
 
 
 def _parts_called(pair: RevisionPair, name: str) -> tuple[str, ...]:

@@ -61,12 +61,15 @@ def _done(old: Path, new: Path, units: list[Unit], tell: Callable[[int, int], No
 
 def is_one_text(old: Path, new: Path) -> bool:
     """The files of both specs say one thing, whatever their layout is: then nothing has to be loaded."""
-    return _text(old) == _text(new)
+    was, now = ({path.name: path.read_text(encoding="utf-8") for path in of.glob("*.py")} for of in (old, new))
+    return was.keys() == now.keys() and all(
+        was[name] == now[name] or _said(was[name]) == _said(now[name]) for name in was
+    )
 
 
-def _text(folder: Path) -> dict[str, str]:
-    """What the files of a spec say, whatever their layout is."""
-    return {path.name: ast.dump(ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.py"))}
+def _said(text: str) -> str:
+    """What a file says, whatever its layout is."""
+    return ast.dump(ast.parse(text))
 
 
 @cache
@@ -85,16 +88,16 @@ def pairs(old: Path, new: Path) -> Iterator[RevisionPair]:
 
 def _units(old: Path, new: Path) -> Iterator[Unit]:
     """What may differ. A stem that reads one text in both revisions differs in nothing."""
-    every = list(pairs(old, new))
-    found = [pair for pair in every if texts(old).read_by(pair.name) != texts(new).read_by(pair.name)]
-    changed = {pair.name: list(calls.differing(pair)) for pair in found}
+    every, sources = list(pairs(old, new)), (texts(old), texts(new))
+    found = [pair for pair in every if sources[OLD].read_by(pair.name) != sources[NEW].read_by(pair.name)]
+    changed = {pair.name: list(calls.differing(pair, sources)) for pair in found}
     through: dict[str, list[str]] = {}
     for stem, differing in changed.items():
         for name, parts in differing:
             for part in parts:
                 through.setdefault(part, []).append(f"{stem}.{name}")
     for pair in found:
-        yield from (Unit(RULE, pair.name, name) for name in laws.differing(pair))
+        yield from (Unit(RULE, pair.name, name) for name in laws.differing(pair, sources))
         if _names_differ(pair, laws.rules_of):
             yield Unit(ALONE, pair.name)
         for name, parts in changed[pair.name]:

@@ -30,7 +30,7 @@ from proofs.difference.row import (
     Row,
     Side,
 )
-from proofs.difference.texts import Function, RevisionTexts
+from proofs.difference.texts import Function, RevisionTexts, of_one_text
 from proofs.obligations import law_at
 from proofs.symbols import Term, World, lift
 from spec.logic import Change, Invariant, Stem
@@ -59,11 +59,11 @@ def kind_of(rule: Rule) -> str:
     return OF_TWO_STATES if isinstance(rule, Change) else THEOREM if rule.theorem else LAW
 
 
-def differing(pair: RevisionPair) -> Iterator[str]:
+def differing(pair: RevisionPair, sources: Sources) -> Iterator[str]:
     """The names of the rules of both revisions that differ in their formula, their sentence or what else they say."""
     was, now = (rules_of(stem) for stem in pair.stems)
     for name in was:
-        if name in now and not (_alike(pair, was[name], now[name]) and _one_text(pair, was[name], now[name])):
+        if name in now and not (_alike(pair, sources, was[name], now[name]) and _one_text(pair, was[name], now[name])):
             yield name
 
 
@@ -71,8 +71,12 @@ def _one_text(pair: RevisionPair, one: Rule, other: Rule) -> bool:
     return one.sentence == other.sentence and not _meta(pair, one, other) and kind_of(one) == kind_of(other)
 
 
-def _alike(pair: RevisionPair, one: Rule, other: Rule) -> bool:
-    """Both formulas are one, whatever the solvers say."""
+def _alike(pair: RevisionPair, sources: Sources, one: Rule, other: Rule) -> bool:
+    """Both formulas are one, whatever the solvers say; where all that they are made of is one text, they are."""
+    return of_one_text(sources, _function(one), _function(other)) or _one_formula(pair, one, other)
+
+
+def _one_formula(pair: RevisionPair, one: Rule, other: Rule) -> bool:
     try:
         return beside.is_one_formula(*_said(pair, one, other))
     except UnknownArgument:
@@ -346,7 +350,9 @@ def _named(rule: Rule, name: str) -> Rule:
 
 def _renamed(pair: RevisionPair, sources: Sources, one: Rule, other: Rule) -> Row:
     notes = (
-        [ONE_FORMULA] if _alike(pair, one, _named(other, one.name)) else ["z3 and cvc5 prove that both say one thing."]
+        [ONE_FORMULA]
+        if _one_formula(pair, one, _named(other, one.name))
+        else ["z3 and cvc5 prove that both say one thing."]
     )
     return Row(
         kind_of(other),

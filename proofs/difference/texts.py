@@ -101,13 +101,28 @@ class RevisionTexts:
             one = todo.pop()
             if one not in found:
                 found.add(one)
-                todo += self._named(one)
+                todo += self._named.get(one, ())
         return found
 
-    def _named(self, one: Function) -> Iterator[Function]:
-        node = self.functions.get(one) or self._others.get(one)
-        known = self._imports.get(one[0], {})
-        for part in ast.walk(node) if node is not None else ():
+    def says(self, function: Callable[..., Any]) -> dict[Function, str] | None:
+        """The text of all that a function is made of; ``None`` for a function that no module defines by itself, as one
+        that another function has made.
+        """
+        plain = getattr(function, "__closure__", None) is None and place(function) in self.functions
+        return {one: self._every_text[one] for one in self.reached(function)} if plain else None
+
+    @cached_property
+    def _every_text(self) -> dict[Function, str]:
+        return {one: self.text(one) for one in (*self.functions, *self._others)}
+
+    @cached_property
+    def _named(self) -> dict[Function, set[Function]]:
+        """What each function, constant and class names of the others."""
+        return {one: {*self._names_of(one, node)} for one, node in {**self._others, **self.functions}.items()}
+
+    def _names_of(self, one: Function, node: ast.AST) -> Iterator[Function]:
+        known = self._imports[one[0]]
+        for part in ast.walk(node):
             if isinstance(part, ast.Name):
                 of = known.get(part.id, (one[0], part.id))
             elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
@@ -142,6 +157,14 @@ def _pattern(said: ast.expr) -> re.Pattern[str]:
         parts = [re.escape(str(p.value)) if isinstance(p, ast.Constant) else ".*" for p in said.values]
         return re.compile("".join(parts))
     return re.compile(re.escape(str(said.value)) if isinstance(said, ast.Constant) else "(?!)")
+
+
+def of_one_text(
+    sources: tuple[RevisionTexts, RevisionTexts], one: Callable[..., Any], other: Callable[..., Any]
+) -> bool:
+    """All that two functions of two revisions are made of is one text: then no formula has to be looked at."""
+    was, now = (source.says(function) for source, function in zip(sources, (one, other), strict=True))
+    return was is not None and was == now
 
 
 def place(function: Callable[..., Any]) -> Function:
