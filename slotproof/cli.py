@@ -685,6 +685,27 @@ def reach(
 
 
 @app.command()
+def blind(
+    engine: Annotated[str, typer.Argument(help="An engine with releases; its newest release is searched.")],
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", min=0, help="Seeds, one search each; default: 1, 2 and 3.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, max=1000.0, help="Of each search.")] = 10.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Write docs/blind.json, and the page made from it.")] = False,
+    json: Out = None,
+) -> None:
+    """Search for an engine's known causes from nothing (30 minutes).
+
+    No kept trace is replayed and no known difference is avoided. Where the repair of a cause mends what was found, the
+    search goes on with this repair. Exit code 1 if fewer than 80% of the causes are found that were not used to shape
+    the search (95% in ten times of the default).
+    """
+    from slotproof.commands import blind as searching
+
+    raise typer.Exit(searching.run(engine, seed or [1, 2, 3], minutes, keep, json))
+
+
+@app.command()
 def engines(
     stems: Annotated[
         list[str] | None,

@@ -196,6 +196,7 @@ DRIVE = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", sampled(some(between("0.5.15"))[::-1], 2))
 def test_releases_give_back_what_left_the_window(release: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,7 @@ def every_field(state: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("stem", STEMS)
 @given(seed=some.integers(0, 2**32))
 def test_an_arbitrary_state_can_be_shown(stem: str, seed: int) -> None:

@@ -260,6 +260,7 @@ def test_two_dimensions(data: st.DataObject, rows: int, width: int) -> None:
     same(by_hand.two_dimensions, (1,), x, y, out, rows, width)
 
 
+@pytest.mark.soak
 @given(
     st.lists(numbers("int32"), min_size=4, max_size=4),
     st.integers(-5, 40),
@@ -497,6 +498,7 @@ def batches(draw: st.DrawFn, decode: bool) -> tuple[Any, ...]:
     return prefixes, lengths, last, free, out, upper, page
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @given(data=st.data())
 def test_the_allocators_of_releases(data: st.DataObject, released: dict[str, ArrayKernel]) -> None:

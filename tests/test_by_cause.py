@@ -58,6 +58,7 @@ def test_no_cause_is_named_when_the_time_is_over(served: Served) -> None:
     assert [row["cause"] for row in found] == [""]
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_a_repair_holds_for_its_own_connection_alone(served: Served) -> None:
     kept = trace_files.load("close_beside_running_turn")

@@ -368,6 +368,7 @@ def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
+@pytest.mark.soak
 def test_a_killed_worker_loses_its_trial_alone_and_so_does_the_server(toy: EngineWorker) -> None:
     heard = threading.Event()
     ended = in_a_thread(lambda: toy.trial(asked(0, examples=10**6), lambda _: heard.set()))

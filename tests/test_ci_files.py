@@ -244,6 +244,7 @@ def reader(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest
     return pytester
 
 
+@pytest.mark.soak
 def test_the_plugin_adds_a_test_for_each_stem(reader: pytest.Pytester) -> None:
     listed = reader.runpytest_subprocess(*NAMED, "--collect-only", "-q")
     listed.stdout.fnmatch_lines([*(f"slotproof::pool:allocator::{stem}" for stem in STEMS), "test_own.py::test_own"])

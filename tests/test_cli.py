@@ -32,7 +32,7 @@ def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -108,7 +108,12 @@ OF_ROWS = {"swa_mapping": {"hand_over_swa"}}
 OF_TRANSFERS = {"block_cache": {"load", "loaded", "evict", "shift"}}
 # A scheduler that lacks blocks preempts or waits. No call shows that it asked for them, so no run judges the refusal.
 UNASKED = {"block_cache": {"allocate"}}
-LONG_STEMS = ("cache", "session_trim", "mamba_slots")  # `slotproof check ours` drives our own implementation of each
+LONG_STEMS = (
+    "cache",
+    "session_trim",
+    "mamba_slots",
+    "block_cache",
+)  # `slotproof check ours` drives our own implementation of each
 ROUND, MOST_ROUNDS = 50, 12  # runs that are drawn with one seed, and seeds until every transition is reached
 # A model whose layers all have a sliding window is one kind of many: every fourth round of the whole cache drives it.
 ALL_SLIDING = {"cache": {1: ("swa",)}}
@@ -178,6 +183,7 @@ def test_kept_traces_say_what_they_are() -> None:
         assert kept.law in {*stem.invariants, *stem.transitions, *of_runs(kept.trace.stem)}, name
 
 
+@pytest.mark.soak
 def test_known_differences_point_at_kept_traces() -> None:
     """And at laws that there are: a renamed one is renamed there too."""
     listed = [k for engine in registry.released() for r in engine.releases for k in known.of_release(engine.folder, r)]

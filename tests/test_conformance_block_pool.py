@@ -302,7 +302,7 @@ class TakesTheLast(BlockPool):
         return super().alloc(count)
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     "make",
     [

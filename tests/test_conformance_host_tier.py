@@ -344,7 +344,7 @@ class Slow(HostManager):
         return super().offer(request, keys)
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("kind", [EvictsTheNewest, EvictsMore, SaysNo, Slow], ids=lambda kind: kind.__name__)
 def test_what_is_lawful_is_let_through(kind: type[HostManager]) -> None:
     found = check(STEM, lambda config: host_manager(config, kind=kind), Search(examples=100, seed=3))

@@ -34,6 +34,7 @@ def test_a_decode_within_a_page_and_one_that_crosses_a_page_are_two_corners() ->
 
 
 # `make verify` walks through every stem, and fails where a corner is missing. The cache takes longer than all others.
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("stem", [stem for stem in STEMS if SOAK or stem != "cache"])
 def test_each_corner_has_a_granted_call(stem: str) -> None:
     found = seen(stem)

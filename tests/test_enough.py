@@ -101,6 +101,7 @@ def test_too_seldom_is_fewer_than_the_minimum() -> None:
 # The minimum.
 
 
+@pytest.mark.soak
 def test_one_operation_a_run_is_not_enough_and_says_what_was_never_reached() -> None:
     found = judged("lock_ref", one_operation)
     assert (found["verdict"], found["enough"]) == (NOT_ENOUGH, False)

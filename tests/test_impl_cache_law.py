@@ -361,14 +361,14 @@ def walked(page: int, windows: float, kind: Kind | None) -> set[str]:
     return both.taken
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("page", PAGES)
 def test_each_step_is_lawful_and_all_is_given_back(page: int) -> None:
     taken = set[str]().union(*(walked(page, windows, None) for windows in WINDOWS))
     assert taken == set(law.stem.transitions) - STATEFUL - ALONE - ALL_SLIDING - OF_SERVERS
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("page", PAGES)
 def test_so_is_each_step_with_states(page: int) -> None:
     taken = set[str]().union(*(walked(page, windows, kind) for windows, kind in zip(WINDOWS, KINDS, strict=True)))

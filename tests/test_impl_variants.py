@@ -158,7 +158,7 @@ def counted(*arguments: str) -> dict[str, object]:
 WARM = {("one", 1): 16, ("one", 64): 16, ("two", 1): 27, ("two", 64): 21, ("locks", 0): 32}
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("kind", "page"), WARM)
 def test_calls_after_warm_up_compile_nothing(kind: str, page: int) -> None:
     found = counted(kind, str(page), "1000" if SOAK else "300")

@@ -75,7 +75,7 @@ def test_ctrl_c_ends_every_command(words: str, whole_group: bool, tmp_path: Path
         assert of(tmp_path) == []
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP])
 def test_another_signal_ends_it_too(stop: signal.Signals, tmp_path: Path) -> None:
     with started([sys.executable, "-m", "slotproof", "prove"], tmp_path) as process:

@@ -149,7 +149,7 @@ def left_out(stem: str, member: StrEnum, examples: int, first: int) -> Json | No
     return found[0] if found else None
 
 
-@pytest.mark.soak(but=3)
+@pytest.mark.soak
 @pytest.mark.parametrize(("stem", "member"), sampled(READ, 10), ids=str)
 def test_each_exclusion_leaves_something_out(stem: str, member: StrEnum) -> None:
     searches = ((10, 1), (40, SEEDS.get(member, 2)), (160, 8), (400, 9), (400, 10))

@@ -83,6 +83,7 @@ LACKING: dict[str, tuple[str, tuple[str, ...]]] = {
     "causes": ("the engine sglang", ("sglang",)),
     "mends": ("the engine sglang", ("sglang",)),
     "reach": ("the engine sglang", ("sglang",)),
+    "blind sglang": ("the engine sglang", ("sglang",)),
     "engines": ("engines", ("prove", "impl")),
     "record --demo vllm": ("the engine vllm", ("vllm",)),
     "report -o page": ("report", ("prove", "impl")),

@@ -115,7 +115,7 @@ def test_an_engine_that_cannot_be_imported_is_listed(monkeypatch: pytest.MonkeyP
     assert errors == {name: "toy is broken" if name == "toy" else None for name in registry.names()}
 
 
-@pytest.mark.soak(but=3)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     ("words", "near"),
     [
@@ -180,6 +180,7 @@ def test_a_list_that_a_message_names_is_there() -> None:
         assert listed in listing.KINDS
 
 
+@pytest.mark.soak
 def test_a_release_that_cannot_be_had_is_answered_with_one_that_can(tmp_path: Path) -> None:
     plugin = registry.released()[0]
     newest = plugin.releases[-1]
@@ -219,6 +220,7 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "causes": ("commands.causes", "run"),
         "mends": ("commands.mends", "run"),
         "reach": ("commands.reach", "run"),
+        "blind": ("commands.blind", "run"),
         "compat": ("commands.compat", "run"),
         "report": ("pages.report", "run"),
         "docs": ("pages.documents", "write"),
@@ -236,6 +238,7 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "diff": ["HEAD"],
         "events": [__file__],
         "compat": ["toy"],
+        "blind": ["sglang"],
         "mutate": ["spec"],
         "replay": ["some_trace"],
         "report": ["-o", str(tmp_path / "page")],

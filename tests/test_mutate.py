@@ -157,6 +157,7 @@ def test_no_law_reads_what_nobody_reads(stem: str) -> None:
             assert small.ask(lift(law.of(small.pre)) != lift(law.of(other)))[0] == "unsat", law.name
 
 
+@pytest.mark.soak(but=20)
 @pytest.mark.parametrize(("stem", "transition"), sampled(TRANSITIONS, 3))
 def test_no_call_reads_what_nobody_reads(stem: str, transition: str) -> None:
     """Calls ask and do the same in two states that differ only in what ``seen`` leaves out.

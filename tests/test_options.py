@@ -132,6 +132,7 @@ def test_the_option_decides_and_the_report_says_what_ran(folder: Path) -> None:
     assert set(leaky["results"][0]["ran"]["core"]) <= {"leaky odd", "leaky even"}
 
 
+@pytest.mark.soak
 def test_the_command_shows_what_ran_and_what_is_not_judged(folder: Path) -> None:
     out = slotproof(folder, "check", PLACE, "--source", ".", "--option", "core=leaky", "--examples", "60").stdout
     assert "The other core is not judged." in out

@@ -138,6 +138,7 @@ def test_real_reports_keep_the_schema(ours: Checked, leaks: Checked, raises: Che
     assert raises.report["new"][0]["story"][-1]["raised"][0]["frames"][-1]["function"] == "Allocator.several"
 
 
+@pytest.mark.soak
 def test_a_report_with_all_lists_keeps_the_schema(many: Any) -> None:
     VALID.validate(many)
 
@@ -267,7 +268,7 @@ def test_nothing_is_printed_before_the_files(
     assert (tmp_path / "r.xml").exists(), "a file that cannot be written keeps no other from being written"
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("stdout", "form"), sampled(itertools.product(("> /dev/full", ">&-", "| true"), ("text", "github")), 3)
 )

@@ -215,6 +215,7 @@ def test_two_folders_are_compared(folder: Path) -> None:
     assert "imported nothing from there" in done.stderr
 
 
+@pytest.mark.soak
 def test_our_own_implementation_is_imported_from_a_folder(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from conformance.engines import registry; "

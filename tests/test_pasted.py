@@ -111,7 +111,7 @@ def printed(output: str) -> str:
     return output[output.index("def test_found_by_slotproof") : output.index("How hard was looked")]
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("bad", "good"),
     [

@@ -289,6 +289,7 @@ WRONG_CONDITIONS = [
 ]
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(("name", "wrong", "law"), WRONG_CONDITIONS)
 def test_a_call_under_a_wrong_condition_is_refuted(name: str, wrong: Any, law: str) -> None:
@@ -381,6 +382,7 @@ NO_ROUTE = {
 }
 
 
+@pytest.mark.soak(but=22)
 @pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
 def test_a_mutant_is_a_reachable_bug(stem: str, mutant: Mutant) -> None:
     hints = hints_of(stem)

@@ -95,7 +95,7 @@ def events_of(path: Path) -> list[RecordedEvent]:
 # What an unmodified release does keeps the law.
 
 
-@pytest.mark.soak(but=4)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("load", LOADS, ids=str)
 def test_a_server_under_load_keeps_the_law(tmp_path: Path, load: dict[str, Any]) -> None:
     recorder = recorded_server(tmp_path / "a", load, 60)

@@ -236,6 +236,7 @@ def test_a_leak_is_new_beside_a_sound_folder_and_known_beside_itself(tmp_path: P
     assert {row["law"] for row in again["known"]} == {"no_leak"}
 
 
+@pytest.mark.soak
 def test_an_engine_that_kills_its_process_is_a_finding_with_the_run_that_did_it(tmp_path: Path) -> None:
     sound, kills = written(tmp_path / "sound", "sound"), subject(tmp_path / "kills", "kills")
     for base in (sound, None):

@@ -291,6 +291,7 @@ def test_after_the_import_every_use_of_a_stub_is_an_error_that_names_its_package
         assert f"the package {package} is not installed here" in told[use], use
 
 
+@pytest.mark.soak
 def test_what_the_release_guards_stays_absent_and_its_annotations_work(tmp_path: Path) -> None:
     code = """
     import inspect
@@ -332,7 +333,7 @@ DECIDES = {
 }
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize("line", sampled(DECIDES, 4))
 def test_a_stub_that_decides_something_while_modules_are_imported_is_an_error(tmp_path: Path, line: str) -> None:
     root = fake(tmp_path, "class PagedTokenToKVPoolAllocator: ...", decides=f"import absent_pkg\n{line}\n")
@@ -502,6 +503,7 @@ def rusty(folder: Path, more: dict[str, str]) -> str:
     return str(folder)
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("case", NOTES)
 def test_a_rust_core_that_cannot_run_is_said(tmp_path: Path, case: str) -> None:
     more, said = NOTES[case]
@@ -542,6 +544,7 @@ def committed(folder: Path, more: dict[str, str]) -> Path:
 AS_NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
 
 
+@pytest.mark.soak
 def test_an_edited_rust_core_that_is_not_built_is_no_verdict(tmp_path: Path) -> None:
     root = committed(tmp_path, {})
     words = [sys.executable, "-m", "slotproof", "check", "sglang", "allocator", "--examples", "1"]
@@ -568,6 +571,7 @@ def test_what_is_not_built_is_compared_with_the_base(tmp_path: Path) -> None:
         must_be_as_before(subject, {"unbuilt": []}, base)
 
 
+@pytest.mark.soak
 def test_a_core_that_is_older_than_its_source_is_not_built(tmp_path: Path) -> None:
     root = committed(tmp_path, {HERE: ""})
     crate, built = root / CRATE, root / "python" / HERE
@@ -589,6 +593,7 @@ def test_a_release_without_a_rust_core_says_nothing_of_it(tmp_path: Path) -> Non
     assert run_python(LOAD + code, root).stdout == "()\n"
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_the_page_of_cores_is_what_a_release_answers() -> None:
     pytest.importorskip("triton")
@@ -641,6 +646,7 @@ def test_an_index_that_cannot_be_asked_is_one_clear_line(monkeypatch: pytest.Mon
 # Real releases.
 
 
+@pytest.mark.soak
 def test_triton_that_came_first_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     code = (
@@ -699,6 +705,7 @@ def test_a_real_release_allocates_and_frees(real: Path) -> None:
     assert ran.stdout.splitlines() == [swa, single, swa, paged, swa, paged], ran.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_trying_again_leaves_no_class_twice(real: Path) -> None:
     """An import that failed for want of a stub is run again: nothing may keep the classes of the first run."""
@@ -746,6 +753,7 @@ class Pool:
 """
 
 
+@pytest.mark.soak
 def test_torchs_compiler_is_not_loaded(tmp_path: Path) -> None:
     """Functions run as they are written; where the release cannot be loaded, torch has its compiler again."""
     (make_package(tmp_path) / "sglang" / "srt" / "mem_cache" / "compiled.py").write_text(COMPILED)

@@ -82,6 +82,7 @@ def test_a_script_shows_its_finding_unless_the_bug_is_repaired(name: str) -> Non
     assert keeps == alone.KEEPS, line
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", KEEPS)
 def test_a_script_passes_on_a_release_without_the_bug(release: str) -> None:

@@ -48,6 +48,7 @@ def is_refuted(sibling: Sibling) -> bool:
     return any(right(sibling.stem, sibling.transition, kind).refutes(sibling.wrong) for kind in (SMALL, LARGER))
 
 
+@pytest.mark.soak(but=20)
 @pytest.mark.parametrize("sibling", SIBLINGS, ids=lambda one: one.name)
 def test_a_law_refutes_each_sibling_but_those_that_are_listed(sibling: Sibling) -> None:
     assert is_refuted(sibling) == (sibling.name not in LEFT)

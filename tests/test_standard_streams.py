@@ -101,6 +101,7 @@ def test_junit_and_sarif_go_to_standard_output_too(command: Callable[..., Any], 
     assert not (tmp_path / "-").exists()
 
 
+@pytest.mark.soak
 def test_a_trace_and_a_report_are_read_from_standard_input(command: Callable[..., Any], tmp_path: Path) -> None:
     for words, given, steps, broken in (
         ("replay - leaking_engine:make", json.dumps(trace(2)).encode(), "more=[2]", 1),

@@ -59,6 +59,7 @@ def test_its_known_bug_is_shown_by_the_kept_run_and_found_from_nothing(checkout:
     assert "found from nothing" in said(checkout, "faults", "oversells", "--search")
 
 
+@pytest.mark.soak
 def test_a_trace_of_it_is_replayed_and_pictured(checkout: Path) -> None:
     assert "conforms: ours" in said(checkout, "replay", "trace.json", "ours")
     said(checkout, "report", "-o", "page", "--trace", "trace.json")

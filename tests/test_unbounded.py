@@ -274,6 +274,7 @@ def _pairs(symbols: Any, plain: Any, path: str) -> Iterator[tuple[str, Any, Any]
             yield path + f.name, one, other
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize(
     ("stem", "part"),
     [
@@ -292,6 +293,7 @@ def test_the_formulas_say_what_the_finite_reading_says(stem: str, part: int) -> 
         assert {what for what in asked if not seen[f"{what} follows"]} == set(), "never were all hypotheses true"
 
 
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("stem", LOOKED_AT)
 def test_both_readings_agree_on_laws_that_are_false(stem: str) -> None:
     """The states are damaged ones. Laws of a part are looked at in the stem of the part."""

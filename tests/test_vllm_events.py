@@ -76,6 +76,7 @@ DRIVE = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", sampled([RELEASES[-1], "0.18.1"], 2))
 def test_a_release_keeps_the_law_and_a_wrong_stream_of_it_is_found(release: str) -> None:

@@ -34,6 +34,7 @@ DRIVEN = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("release", RELEASES[-4:] if SOAK else RELEASES[-1:])
 def test_a_newer_release_conforms_and_takes_every_transition(release: str) -> None:
     verdict, said, transitions = answer(release, DRIVEN, str(RUNS), "4")

@@ -280,6 +280,7 @@ TRANSFERS = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("release", sampled([RELEASES[-1], "0.15.1"], 2))
 def test_transfers_are_driven(release: str) -> None:
     told = answer(release, TRANSFERS, "1", "30")
@@ -288,6 +289,7 @@ def test_transfers_are_driven(release: str) -> None:
         assert told["transitions"][f"{transition} done"] > 20
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("release", "seed", "law", "sought"),
     [

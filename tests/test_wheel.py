@@ -67,6 +67,7 @@ def test_one_name_is_installed(installed: Installed) -> None:
     assert listed.read_text() == "slotproof\n"
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -120,6 +121,7 @@ def test_the_report_has_the_findings(installed: Installed) -> None:
     assert "docs/findings.json is missing" in (folder / "index.html").read_text()
 
 
+@pytest.mark.soak
 def test_a_process_of_a_release_is_started(installed: Installed) -> None:
     code = (
         "from slotproof.conformance.search.replay import rows_elsewhere; "
@@ -134,6 +136,7 @@ def contents(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix != ".pyc"}
 
 
+@pytest.mark.soak
 def test_nothing_is_written_beside_the_package(installed: Installed) -> None:
     code = "from slotproof.conformance.driver.cache_folder import cache_folder; print(cache_folder())"
     assert installed.run("-c", code).stdout.strip() == str(installed.home / "cache" / "slotproof")
@@ -153,6 +156,7 @@ def test_a_users_tests_may_import_both(installed: Installed) -> None:
         (installed.user / "spec" / "__init__.py").write_text(NOT_OURS)
 
 
+@pytest.mark.soak
 def test_a_pasted_test_names_what_is_installed(installed: Installed) -> None:
     code = """
 from slotproof.conformance.traces import trace_files as traces

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from conformance.driver.protocol import Json
@@ -12,7 +11,7 @@ from conformance.traces.cause_files import Cause
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.needs import needed_checkout, needed_for_documents
 from slotproof.console.screen import choose, say, show, table, write_json
-from slotproof.pages.cause_pages import FILE, KEEPS
+from slotproof.pages.cause_pages import KEEPS, KEPT, kept_rows
 
 
 def run(names: Sequence[str], batches: int, seed: int, keep: bool) -> int:
@@ -21,7 +20,7 @@ def run(names: Sequence[str], batches: int, seed: int, keep: bool) -> int:
     """
     if keep:
         needed_for_documents("causes --keep")
-    path = needed_checkout("causes --keep") / "docs" / FILE if keep else None
+        needed_checkout("causes --keep")
     every = cause_files.every()
     choose(names, [cause.name for cause in every], "cause")
     for engine in dict.fromkeys(cause.engine for cause in every if not names or cause.name in names):
@@ -32,10 +31,9 @@ def run(names: Sequence[str], batches: int, seed: int, keep: bool) -> int:
     for one in found:
         for amiss in one["repaired"]["broken"]:
             say(f"{one['cause']}, repaired, seed {amiss['seed']}: {amiss['law']}: {amiss['detail']}")
-    if path is not None:
-        kept = json.loads(path.read_text("utf-8")) if path.exists() else []
-        rows = {one["cause"]: one for one in (*kept, *found)}
-        write_json(path, [rows[cause.name] for cause in every if cause.name in rows])
+    if keep:
+        rows = kept_rows() | {one["cause"]: one for one in found}
+        write_json(KEPT, [rows[cause.name] for cause in every if cause.name in rows])
         from slotproof.pages.documents import write
 
         write(check_only=False)

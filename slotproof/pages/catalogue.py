@@ -21,7 +21,7 @@ from conformance.traces import cause_files, reach_files
 from conformance.traces.cause_files import Cause
 from conformance.traces.reach_files import Reach
 from conformance.traces.trace_files import Kept
-from slotproof.pages import chain_pages, finding_pages, mend_pages
+from slotproof.pages import cause_pages, chain_pages, finding_pages, mend_pages
 from slotproof.pages.chain_pages import NO_CALLER, SCHEDULERS, FoundChain
 from slotproof.pages.finding_pages import BROKEN, MARKS, KeptFinding, of_engine
 from slotproof.pages.mend_pages import RepairedCause
@@ -31,8 +31,6 @@ FILE = "catalogue.json"
 ON_SCHEDULER = "_on_server"  # NAME_on_server shows the finding NAME on the engine's own scheduler
 SHOWN = "shown on the scheduler"
 UNKNOWN = "not looked for"
-# Flags that only make a server small, so that few messages do.
-SMALL = ("--page-size", "--max-total-tokens", "--context-length", "--max-running-requests", "--attention-backend")
 
 
 class Severity(StrEnum):
@@ -52,6 +50,7 @@ class CatalogueEntry:
     ``title``: as a maintainer would write it; of a finding its name. ``page``: where it is told, below ``docs/``.
     ``findings``: its traces with their rows, first that on the engine's own scheduler. ``noted``: what is known of the
     reach of a finding that the scheduler has not shown; ``chain``: the calls that lead to what it calls last.
+    ``flags``: the launch flags that it needs, without those that only make a server small; empty where none is known.
     """
 
     title: str
@@ -60,6 +59,7 @@ class CatalogueEntry:
     cause: Cause | None = None
     noted: Reach | None = None
     chain: FoundChain | None = None
+    flags: Sequence[str] = ()
 
     @cached_property
     def on_scheduler(self) -> list[KeptFinding]:
@@ -89,18 +89,6 @@ class CatalogueEntry:
         if any(harm["request"] for harm in harms):
             return Severity.WRONG
         return Severity.STOP if any(harm.get("ended") for harm in harms) else Severity.SERVER
-
-    @property
-    def flags(self) -> list[str]:
-        """The launch flags that it needs, without those that only make a server small. Empty where none is known."""
-        given = self.gravest.kept.trace.config.get("flags", []) if self.on_scheduler else []
-        found: list[str] = []
-        for word in given:
-            if word.startswith("--"):
-                found.append(word)
-            else:
-                found[-1] += f" {word}"
-        return [flag for flag in found if flag.split()[0] not in SMALL]
 
     @property
     def upstream(self) -> str:
@@ -138,7 +126,7 @@ class CatalogueEntry:
         return {
             **{"title": self.title, "cause": cause, "severity": str(self.severity), "reach": self.reach},
             "why": self.noted.why if self.noted else "",
-            "flags": self.flags,
+            "flags": [*self.flags],
             "upstream": None if self.cause is None else [*self.cause.upstream.found],
             "harm": self.gravest.worst_harm["harm"]["sentence"],
             "traces": [one.kept.name for one in self.findings],
@@ -210,20 +198,25 @@ def entries(engine: str, findings: Iterable[KeptFinding]) -> list[CatalogueEntry
     causes = [cause for cause in cause_files.every() if cause.engine == engine]
     reach = reach_files.of_engine(engine)
     chains = chain_pages.by_finding(engine)
-    found = [_of_cause(cause, by_name) for cause in causes]
+    tried = cause_pages.kept_rows()
+    found = [_of_cause(cause, tried[cause.name], by_name) for cause in causes]
     told = {one.kept.name for entry in found for one in entry.findings}
     shown = {name: by_name[name + ON_SCHEDULER] for name in by_name if name + ON_SCHEDULER in by_name}
     told |= {one.kept.name for one in shown.values()}
     for name in by_name.keys() - told:
         both = [*([shown[name]] if name in shown else []), by_name[name]]
-        page = f"findings/{name}.md"
-        found.append(CatalogueEntry(name, page, both, noted=reach.get(name), chain=chains.get(name)))
+        page, first = f"findings/{name}.md", both[0].kept.trace
+        flags = cause_files.room(engine).flags(first.config) if first.stem in SCHEDULERS else []
+        found.append(CatalogueEntry(name, page, both, noted=reach.get(name), chain=chains.get(name), flags=flags))
     order = [*Severity]
     return sorted((one for one in found if one.stands), key=lambda e: (order.index(e.severity), e.gravest.place))
 
 
-def _of_cause(cause: Cause, by_name: Mapping[str, KeptFinding]) -> CatalogueEntry:
-    """A cause with its traces, and the findings of single stems whose names its traces on the scheduler have."""
+def _of_cause(cause: Cause, tried: Json, by_name: Mapping[str, KeptFinding]) -> CatalogueEntry:
+    """A cause with its traces, and the findings of single stems whose names its traces on the scheduler have.
+    ``tried``: its row of ``docs/causes.json``.
+    """
     names = [*cause.names_of_traces, *(name.removesuffix(ON_SCHEDULER) for name in cause.names_of_traces)]
     found = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
-    return CatalogueEntry(cause.title, f"causes/{cause.name}.md", found, cause)
+    flags = cause_pages.needed_flags(cause, tried)
+    return CatalogueEntry(cause.title, f"causes/{cause.name}.md", found, cause, flags=flags)

@@ -19,9 +19,10 @@ from conformance.traces.cause_files import Cause
 from conformance.traces.harm_found import ENDED
 from conformance.traces.trace_files import Kept
 from slotproof.pages.finding_pages import KeptFinding
+from slotproof.pages.kept_findings import FINDINGS
 
 KEEPS = (CONFORMS, UNSUPPORTED)
-FILE = "causes.json"  # in the folder of the documents
+KEPT = FINDINGS.with_name("causes.json")
 
 
 class CausePage(NamedTuple):
@@ -37,6 +38,16 @@ class CausePage(NamedTuple):
     def launch(self) -> str:
         """The command that starts the server."""
         return str(self.cause.room.launch(self.finding.kept.trace.config))
+
+    @property
+    def spare(self) -> list[str]:
+        """The launch flags without which the messages show the cause, too. See ``conformance.search.causes``."""
+        return [*self.found["spare_flags"]]
+
+    @property
+    def needed(self) -> list[str]:
+        """See ``needed_flags``."""
+        return needed_flags(self.cause, self.found)
 
     @property
     def messages(self) -> list[str]:
@@ -79,12 +90,25 @@ class CausePage(NamedTuple):
         return self.harm == ENDED
 
 
+def needed_flags(cause: Cause, found: Json) -> list[str]:
+    """The launch flags without which the messages do not show a cause, without those that only make a server small.
+    ``found``: the row of the cause in ``docs/causes.json``.
+    """
+    return [flag for flag in cause.room.flags(cause.shown.trace.config) if flag not in found["spare_flags"]]
+
+
+def kept_rows() -> dict[str, Json]:
+    """What ``slotproof causes --keep`` found, by the name of the cause; empty where there is no such file, as in an
+    installed package.
+    """
+    return {one["cause"]: one for one in json.loads(KEPT.read_text("utf-8"))} if KEPT.exists() else {}
+
+
 def pages(templates: Environment, docs: Path, findings: Iterable[tuple[Kept, list[Json]]]) -> dict[Path, str]:
     """Each page by its path. A cause that was never tried has none."""
-    if not (docs / FILE).exists():
+    if not (found := kept_rows()):
         return {}
     kept = {kept.name: (kept, rows) for kept, rows in findings}
-    found = {one["cause"]: one for one in json.loads((docs / FILE).read_text("utf-8"))}
     made = [_page(cause, found[cause.name], kept) for cause in cause_files.every() if cause.name in found]
     table, page = templates.get_template("causes.md.j2"), templates.get_template("cause.md.j2")
     texts = {docs / "causes" / f"{one.cause.name}.md": page.render(page=one) for one in made}

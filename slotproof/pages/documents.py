@@ -31,6 +31,7 @@ from rich.console import Console
 from conformance.driver.lockstep import UNSUPPORTED
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
+from conformance.engines import registry
 from conformance.search.enough import LONGEST, OPERATIONS, ROUNDS, RUNS, TIMES
 from conformance.stems.stem_registry import ROOMS as STEMS_OF_RUNS
 from conformance.traces.trace_files import Kept
@@ -42,10 +43,11 @@ from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.needs import needed_checkout
 from slotproof.console.output import write_text
 from slotproof.console.screen import say, show
-from slotproof.pages import corners, kept_findings
+from slotproof.pages import blind_pages, corners, kept_findings
+from slotproof.pages.blind_pages import Searched
 from slotproof.pages.catalogue import pages as catalogue_pages
 from slotproof.pages.cause_pages import pages as cause_pages
-from slotproof.pages.finding_pages import left_over
+from slotproof.pages.finding_pages import left_over, of_engine
 from slotproof.pages.kept_findings import FINDINGS, Findings, Rows
 from slotproof.pages.law_pages import own_laws, parts_of
 from slotproof.pages.law_pages import pages as law_pages
@@ -112,9 +114,17 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         *law_pages(pages, docs).items(),
         *catalogue_pages(pages, docs, found, findings).items(),
         *cause_pages(pages, docs, findings).items(),
+        *blind_pages.pages(pages, docs, _searched(findings)).items(),
         *((path, played(filled(path.read_text("utf-8"), parts))) for path in written_by_hand(docs)),
         (readme, filled(readme.read_text("utf-8"), parts, REQUIRED)),
     ]
+
+
+def _searched(findings: list[tuple[Kept, list[Json]]]) -> list[Searched]:
+    """What ``slotproof blind`` found last, engine by engine."""
+    kept = blind_pages.kept_searches()
+    every = (blind_pages.searched(one.name, kept, of_engine(one.name, findings)) for one in registry.released())
+    return [one for several in every for one in several]
 
 
 def _claims() -> dict[str, Any]:
