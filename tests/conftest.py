@@ -63,14 +63,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if SOAK or config.option.markexpr or any("::" in word for word in config.args):
         return
-    seen: Counter[str] = Counter()
+    cases: Counter[str] = Counter()
     later = []
     for item in items:
-        if (mark := item.get_closest_marker("soak")) is not None:
-            test = item.nodeid.partition("[")[0]
-            seen[test] += 1
-            if seen[test] > mark.kwargs.get("but", 0):
-                later.append(item)
+        but = min((mark.kwargs.get("but", 0) for mark in item.iter_markers("soak")), default=None)
+        if but is None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if cases[test] < but:
+            cases[test] += 1
+        else:
+            later.append(item)
     config.hook.pytest_deselected(items=later)
     left = {*later}
     items[:] = [item for item in items if item not in left]

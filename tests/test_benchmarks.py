@@ -167,6 +167,7 @@ def test_each_case_is_measured_once() -> None:
     assert all(len(list(same)) == 1 for _, same in itertools.groupby(sorted(engines.cases(), key=str)))
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_calls_of_allocators_are_measured_beside_a_release() -> None:
     """Where its Triton kernels are interpreted, a call that needs them has no peer; every other call has one."""

@@ -14,6 +14,7 @@ from conformance.traces.harm_found import Harm
 from conformance.traces.reach_files import ENDS_ANYWAY, Reach
 from slotproof.pages import kept_findings, mend_pages, templating
 from slotproof.pages.catalogue import SHOWN, UNKNOWN, CatalogueEntry, Severity, entries, repaired_json
+from slotproof.pages.cause_pages import needed_flags
 from slotproof.pages.chain_pages import NO_CALLER, SCHEDULERS, FoundChain
 from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
 from slotproof.pages.mend_pages import MendedFinding
@@ -102,9 +103,14 @@ def test_how_grave_an_entry_is(entry: CatalogueEntry, severity: Severity, reach:
     assert (entry.severity, entry.reach) == (severity, reach)
 
 
-def test_flags_that_only_make_a_server_small_are_left_out() -> None:
-    entry = CatalogueEntry("", "", [of(ON_SERVER)])
-    assert entry.flags == ["--disable-overlap-schedule", "--enable-streaming-session"]
+def test_flags_that_are_not_needed_are_left_out() -> None:
+    cause = next(one for one in CAUSES if one.name == "retracted_turn_is_saved")
+    every = cause.room.flags(cause.shown.trace.config)
+    assert every == ["--disable-overlap-schedule", "--enable-streaming-session"], "and none that makes a server small"
+    assert needed_flags(cause, {"spare_flags": every[:1]}) == every[1:]
+    left = cause.room.without(cause.shown.trace.config, every[1])
+    assert cause.room.flags(left) == every[:1]
+    assert "--page-size" in left["flags"], "the others stay"
 
 
 def test_a_finding_without_reach_or_with_a_cause_has_no_text_to_file() -> None:

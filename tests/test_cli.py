@@ -81,6 +81,7 @@ def test_prove_writes_what_the_design_names(tmp_path: Path) -> None:
     assert all(a["name"] and a["reason"] for a in data["assumptions"])
 
 
+@pytest.mark.soak
 def test_check_ours_conforms_and_counts(tmp_path: Path) -> None:
     out = tmp_path / "c.json"
     done = slotproof("check", "ours", "allocator", "--examples", "30", "--json", str(out))

@@ -591,6 +591,8 @@ def named_engines(root: Path = ROOT) -> list[str]:
 
 def says(name: str, text: str) -> bool:
     """The name is a word of the text, also of a name such as ``load_sglang`` or ``SGLangTree``."""
+    if name not in text.lower():
+        return False
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text)
     return bool(re.search(rf"(?<![a-z0-9]){name}(?![a-z0-9])", text.lower())) or bool(
         re.search(rf"(?<![a-z0-9]){name}(?![a-z0-9])", split.lower())

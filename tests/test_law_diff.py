@@ -405,6 +405,7 @@ def test_a_revision_that_is_more_than_pure_functions_is_never_executed(
         diffing.run(str(old), str(revision(tmp_path / "new")), None, "text")
 
 
+@pytest.mark.soak
 def test_a_revision_that_this_slotproof_cannot_read_is_a_usage_error(tmp_path: Path) -> None:
     old = revision(
         tmp_path / "old",

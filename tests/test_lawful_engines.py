@@ -52,7 +52,7 @@ def test_a_lawful_engine_conforms(name: str, seed: int | None) -> None:
     assert result.steps > 300
 
 
-@pytest.mark.soak(but=3)
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("seed", SEEDS if SOAK else SEEDS[:2])
 @pytest.mark.parametrize("name", DRIVEN)
 def test_its_planted_bug_is_found(name: str, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

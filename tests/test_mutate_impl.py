@@ -26,7 +26,7 @@ FILE, TEST = "block_pool.py", "tests/test_impl_block_pool.py"  # a small file, a
 LIMITS = trials.TrialLimits(dict.fromkeys(STEMS, 0.5), dict.fromkeys(STEMS, 2.0), {TEST: 1.0})
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     ("was", "now", "fate", "by"),
     [

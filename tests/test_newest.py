@@ -63,7 +63,7 @@ def test_what_an_engine_lacks_is_the_reason(folder: Path) -> None:
     assert all("there is no module 'nosuch_engine'" in why for why in nowhere.values())
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize(("maker", "said"), [("picky", ""), ("declining", "blocks are not supported")])
 def test_a_stem_without_kept_traces_is_tried_with_drawn_configurations(
     maker: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -153,7 +153,7 @@ def make(config) -> "Engine":
 """
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize("more", [[], ["--base", "."]])
 def test_the_command_ends_with_3_and_names_what_is_missing(tmp_path: Path, more: list[str]) -> None:
     (tmp_path / "spoilt_engine.py").write_text(ENGINE)

@@ -169,6 +169,7 @@ def damaged(data: Any, root: Any) -> Iterator[tuple[str, Any]]:
             yield from damaged(value, root)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("which", ["leaks", "raises"])
 def test_damaged_reports_are_refused(which: str, request: pytest.FixtureRequest) -> None:
     report = copy.deepcopy(request.getfixturevalue(which).report)

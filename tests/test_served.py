@@ -280,6 +280,7 @@ def test_runs_that_failed_are_replayed_first_and_forgotten_when_they_hold(
     assert kept.of("allocator") == []
 
 
+@pytest.mark.soak
 def test_in_continuous_integration_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     sound = written(tmp_path / "sound", "sound")
@@ -310,6 +311,7 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.soak
 def test_the_default_base_is_the_merge_base_with_the_main_branch(checkout: Path, tmp_path: Path) -> None:
     base = base_of(Subject(PLACE, source=checkout), DEFAULT, tmp_path / "scratch")
     assert base.subject.source is not None

@@ -95,6 +95,7 @@ BRANCHES = """
 """
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.engine
 @pytest.mark.parametrize("release", some(between("0.5.20")))
 def test_a_window_may_move_after_the_tree_took_the_beginning_of_a_prompt(release: str) -> None:
@@ -234,6 +235,7 @@ CHECKPOINTS = """
 """
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.engine
 @pytest.mark.parametrize("release", ["0.5.22", NEWEST])
 def test_a_request_that_decodes_puts_what_it_has_computed_into_the_tree(release: str) -> None:

@@ -60,6 +60,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(home, wheel)
 
 
+@pytest.mark.soak
 def test_one_name_is_installed(installed: Installed) -> None:
     found = {path.name.split("-")[0] for path in installed.packages.iterdir()}
     assert found - {"others.pth", "bin", "__pycache__"} == {"slotproof"}
@@ -67,7 +68,7 @@ def test_one_name_is_installed(installed: Installed) -> None:
     assert listed.read_text() == "slotproof\n"
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -145,6 +146,7 @@ def test_nothing_is_written_beside_the_package(installed: Installed) -> None:
     assert (contents(installed.packages), contents(installed.user)) == before
 
 
+@pytest.mark.soak
 def test_a_users_tests_may_import_both(installed: Installed) -> None:
     """As under pytest in a user's repository: his package `spec` and ours are used in one process."""
     (installed.user / "spec" / "__init__.py").write_text("MINE = 1\n")

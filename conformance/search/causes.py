@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from conformance.search.trials import TRIALS
 from conformance.traces import cause_files, known, trace_files
 from conformance.traces.cause_files import Cause
 from conformance.traces.harm_found import NO_HARM, rank_of
+from conformance.traces.outcome import outcome
 
 SHOWN = ("verdict", "law", "detail")
 LEFT = "requests_end"
@@ -39,6 +41,7 @@ def tried(cause: Cause, loaded: Loaded, batches: int, seed: int) -> Json:
     names = cause.names_of_traces
     file, line = cause.place(loaded.roots)
     before = _shown(names, loaded)
+    spare = _spare_flags(cause, loaded)
     cause.apply()
     after = _shown(names, loaded)
     others = [cause_files.load(name) for name in cause.also_repaired]
@@ -49,9 +52,29 @@ def tried(cause: Cause, loaded: Loaded, batches: int, seed: int) -> Json:
     avoid = excluded(cause.shown.trace.stem, [one for one in listed if one.trace not in repaired])
     return {
         **{"cause": cause.name, "engine": cause.engine, "release": loaded.release, "file": file, "line": line},
+        "spare_flags": spare,
         "traces": {name: {"before": before[name], "after": after[name]} for name in names},
         "repaired": _driven(cause, loaded, batches, seed, avoid),
     }
+
+
+def _spare_flags(cause: Cause, loaded: Loaded) -> list[str]:
+    """The launch flags that can be left out together: without them the messages break that law in those words, too.
+    Flags that only make the server small are not tried.
+    """
+    kept, room = cause.shown, cause.room
+    shown = row(kept, loaded)
+    spare: list[str] = []
+    config = kept.trace.config
+    for flag in room.flags(config):
+        leaner = replace(kept.trace, config=room.without(config, flag))
+        try:
+            first = outcome(leaner, loaded.makers[leaner.stem]).first
+        except (TypeError, ValueError, EngineError):  # the release launches no server with the flags that are left
+            continue
+        if first is not None and (first.law, first.detail) == (shown["law"], shown["detail"]):
+            spare, config = [*spare, flag], leaner.config
+    return spare
 
 
 def _shown(names: list[str], loaded: Loaded) -> Json:

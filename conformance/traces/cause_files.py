@@ -87,9 +87,10 @@ class Cause:
     @property
     def room(self) -> Any:
         """The package ``causes`` of the engine: it says how a server is launched, what a client sends to it, and how a
-        program shows the cause (``launch``, ``call``, ``script``), and has the words of its pages.
+        program shows the cause (``launch``, ``call``, ``script``), which launch flags may matter and how a server is
+        launched without one (``flags``, ``without``), and has the words of its pages.
         """
-        return import_module(f"{registry.plugin(self.engine).__class__.__module__}.{FOLDER}")
+        return room(self.engine)
 
     @property
     def module(self) -> Any:
@@ -119,6 +120,11 @@ class Cause:
             body, first, last = found.body, found.lineno, found.end_lineno or found.lineno
         words = [set(re.findall(r"\w+", line)) for line in text.splitlines()]
         return [n for n in range(first, last + 1) if set(self.names) <= words[n - 1]]
+
+
+def room(engine: str) -> Any:
+    """The package ``causes`` of an engine. See ``Cause.room``."""
+    return import_module(f"{registry.plugin(engine).__class__.__module__}.{FOLDER}")
 
 
 def every() -> list[Cause]:

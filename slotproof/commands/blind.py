@@ -44,6 +44,10 @@ def run(engine: str, seeds: Sequence[int], minutes: float, keep: bool, json: Pat
         _tell(done[-1])
         if keep:
             _keep(done[-1])
+    if keep:
+        from slotproof.pages.documents import write
+
+        write(check_only=False)
     if json is not None:
         write_json(json, {"searches": done})
     (told,) = blind_pages.searched(engine, done, of_engine(engine, kept_findings.with_rows(kept_findings.kept())))

@@ -7,10 +7,22 @@ from collections.abc import Sequence
 
 from conformance.driver.protocol import Json
 from conformance.engines.sglang.server import http
-from conformance.engines.sglang.server.http import call
+from conformance.engines.sglang.server.http import call, flags, without
 from conformance.engines.sglang.server.scripted import Server
 
-__all__ = ["ASSERTION", "RUNS_ALONE", "SIZES", "STANDS_IN", "STEPS", "TURNS", "call", "launch", "script"]
+__all__ = [
+    "ASSERTION",
+    "RUNS_ALONE",
+    "SIZES",
+    "STANDS_IN",
+    "STEPS",
+    "TURNS",
+    "call",
+    "flags",
+    "launch",
+    "script",
+    "without",
+]
 
 RUNS_ALONE = True  # a program loads the release itself
 TURNS = "steps of the loop"  # what one round of a scheduler is called

@@ -47,6 +47,7 @@ from conformance.stems.server.protocol import ADMITTED, POLL, Pause, ServedReque
 INPUT = "scheduler_input"  # the socket to which clients' messages come
 FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED, RESULTED, LOADED_BACK)
 BARRIER = "ENABLE_WAR_BARRIER"
+STREAMING = "--enable-streaming-session"
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
 
@@ -131,7 +132,6 @@ class SGLangServer:
     """See ``ServerEngine`` for what each call does."""
 
     fragile = False
-    lacks: frozenset[str] = frozenset()
 
     def __init__(self, servers: Servers, config: Json, with_host: bool = False) -> None:
         self._servers, self.release = servers, servers.release
@@ -166,8 +166,11 @@ class SGLangServer:
         self.shape = self._reader.shape(config)
         self.ran = self._reader.ran
         self.overlaps = bool(self.scheduler.enable_overlap)
+        # Without the flag, a message that opens a streaming session ends in the tokenizer's process.
+        lacks = set() if STREAMING in config["flags"] else {"open"}
         if self.release.locks(self.scheduler.tree_cache).counts_missing is False:
-            self.lacks = frozenset({"counts_missing"})
+            lacks.add("counts_missing")
+        self.lacks = frozenset(lacks)
         self._run = greenlet.getcurrent()
         self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
         self._batch = 0

@@ -9,6 +9,11 @@ from conformance.driver.protocol import Json
 
 CAPACITY = 1 << 20  # of a session, in characters of its text
 LAUNCH = "python -m sglang.launch_server --model-path MODEL"
+# Flags that only make a server small, so that few messages do, and the kernels of a machine without a GPU.
+SMALL = (
+    *("--page-size", "--max-total-tokens", "--max-mamba-cache-size", "--context-length", "--max-running-requests"),
+    "--attention-backend",
+)
 
 
 def launch(config: Json) -> str:
@@ -18,6 +23,26 @@ def launch(config: Json) -> str:
     if "--speculative-algorithm" in flags:
         flags += ["--speculative-draft-model-path", "DRAFT_MODEL"]
     return " ".join([*variables, LAUNCH, *flags])
+
+
+def flags(config: Json) -> list[str]:
+    """The launch flags of a configuration, each with its value, without those that only make a server small."""
+    return [flag for flag in _with_values(config) if flag.split()[0] not in SMALL]
+
+
+def without(config: Json, flag: str) -> Json:
+    """The configuration without one of its ``flags``."""
+    return {**config, "flags": [word for one in _with_values(config) if one != flag for word in one.split()]}
+
+
+def _with_values(config: Json) -> list[str]:
+    found: list[str] = []
+    for word in config["flags"]:
+        if word.startswith("--"):
+            found.append(word)
+        else:
+            found[-1] += f" {word}"
+    return found
 
 
 def _generate(step: Json) -> Json:

@@ -8,7 +8,19 @@ from collections.abc import Callable, Sequence
 from conformance.driver.protocol import Json
 from conformance.engines.vllm.alone import SCRIPTS
 
-__all__ = ["ASSERTION", "RUNS_ALONE", "SIZES", "STANDS_IN", "STEPS", "TURNS", "call", "launch", "script"]
+__all__ = [
+    "ASSERTION",
+    "RUNS_ALONE",
+    "SIZES",
+    "STANDS_IN",
+    "STEPS",
+    "TURNS",
+    "call",
+    "flags",
+    "launch",
+    "script",
+    "without",
+]
 
 RUNS_ALONE = False  # a program imports vLLM, as it is installed
 TURNS = "steps"  # what one round of a scheduler is called
@@ -40,6 +52,25 @@ def launch(config: Json) -> str:
     if config.get("transfers"):
         words.append(f"--kv-transfer-config '{json.dumps(_connector(config))}'")
     return " ".join(words)
+
+
+# What differs from the engine's default: the flag that says so, and the option of a run with its default.
+SWITCHED = {
+    "--no-enable-prefix-caching": ("caching", False, True),
+    "--no-async-scheduling": ("steps_in_flight", 1, 2),
+    "--scheduling-policy priority": ("policy", "priority", "fcfs"),
+}
+
+
+def flags(config: Json) -> list[str]:
+    """The launch flags that switch something from its default."""
+    return [flag for flag, (option, switched, _) in SWITCHED.items() if config[option] == switched]
+
+
+def without(config: Json, flag: str) -> Json:
+    """The configuration without one of its ``flags``."""
+    option, _, default = SWITCHED[flag]
+    return {**config, option: default}
 
 
 def _connector(config: Json) -> Json:
