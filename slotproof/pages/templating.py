@@ -30,7 +30,6 @@ def environment(html: bool = False) -> Environment:
     made.filters["frames"] = lambda frames: "\n".join(str(Frame(**frame)) for frame in frames)
     made.filters["linked"] = linked
     made.filters["begun"] = lambda text: text[:1].upper() + text[1:]
-    made.filters["flags"] = lambda flags: ", ".join(f"`{flag}`" for flag in flags)
     made.filters["anchor"] = anchor
     made.globals.update(label=label, broken=broken)
     return made
