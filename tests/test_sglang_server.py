@@ -398,3 +398,13 @@ def test_a_set_of_requests_has_one_order() -> None:
     first, *others = driven(NEWEST, IN_A_SET, json.dumps(config()))
     assert sorted(first) == [*range(12)]
     assert others == [first] * 2
+
+
+@pytest.mark.engine
+def test_nobody_opens_a_streaming_session_of_a_server_without_the_flag() -> None:
+    opened: list[Json] = [{"op": "open", "session": 1}, {"op": "turn", "times": 2}]
+    servers = [({**config(NORMAL), "sessions": 1}, opened), (config(NORMAL, sessions=1), opened)]
+    script = DRIVE.replace("PLANT", "").replace("except EngineError", "except (EngineError, Unsupported)")
+    refused, served = driven(NEWEST, script, json.dumps(servers))
+    assert refused["error"] == "the engine has no open in this configuration"
+    assert "error" not in served
