@@ -149,6 +149,7 @@ ENDS = {
     "finished_batch_counts_as_busy": "release_memory_occupation should be called only when server is idle",
     "freed_window_enters_tree": "pool memory leak detected",
     "host_backups_hold_states": "Can not alloc mamba cache",
+    "host_copies_count_as_busy": "release_memory_occupation should be called only when server is idle",
     "prefill_turns_no_track": "request 1 computes token 4 of its text on a state after 8 tokens of another text",
     "refused_load_forgets_state": "request 5 computes token 10 of its text on a state after 0 tokens of its own text",
     "rejected_turn_keeps_session": "session_id='1' already has a slot",

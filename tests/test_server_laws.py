@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import repeat
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,13 @@ from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
 from conformance.stems.server import run as server
 from conformance.stems.server.client import ADDS_NOTHING, LEAST, WANTS_NOTHING, Client
-from conformance.stems.server.exclusions import ServerExclusion, may_ask_for_turn, may_say_priority, may_update_weights
+from conformance.stems.server.exclusions import (
+    ServerExclusion,
+    may_ask_for_turn,
+    may_release_memory,
+    may_say_priority,
+    may_update_weights,
+)
 from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent
 from conformance.stems.server.run import ServerRun
 from conformance.stems.server.served import GOES_ON, MOST_TURNS
@@ -247,6 +254,23 @@ def test_a_server_makes_some_turns_before_it_gives_its_memory_back_where_it_must
         lock = LockStep(run, config)
         Client(lock.do, avoid).send(run, released)
         assert [step["op"] for step in lock.trace.steps] == sent
+
+
+@pytest.mark.parametrize(
+    ("paused", "settled", "avoided"),
+    [
+        (False, True, set()),
+        (True, True, {ServerExclusion.RELEASE_AFTER_ANSWER}),
+        (False, False, {ServerExclusion.RELEASE_BESIDE_COPY}),
+    ],
+)
+def test_each_way_to_give_memory_back_is_avoided_by_itself(
+    paused: bool, settled: bool, avoided: set[ServerExclusion]
+) -> None:
+    run: Any = SimpleNamespace(quiet=True, paused=paused, settled=settled)
+    assert {one for one in ServerExclusion if not may_release_memory(run, {one})} == avoided
+    run.quiet = False
+    assert not may_release_memory(run, ())
 
 
 @pytest.mark.parametrize("avoid", [[], [ServerExclusion.EMPTY_TURN]], ids=["any", "avoided"])

@@ -14,9 +14,10 @@ class ServerExclusion(StrEnum):
     # A session's turn while another one of it is on the server, or one that is too long: turns that are turned away.
     TURN_BESIDE_TURN = "server.turn_beside_turn"
     PREEMPTED_TURN = "server.preempted_turn"  # priorities of requests, on a server with sessions
-    # Memory given back in the turn after the last answer, by a server that was paused in that turn, or while something
-    # is copied to or from host memory.
+    # Memory given back in the turn after the last answer, or by a server that was paused in that turn.
     RELEASE_AFTER_ANSWER = "server.release_after_answer"
+    # Memory given back while something is copied to or from host memory, or the storage has not answered.
+    RELEASE_BESIDE_COPY = "server.release_beside_copy"
     # Stop tokens where steps overlap and states are tracked; and, by ``Launches.avoided``, limits of time.
     OVERWRITTEN_TRACK = "server.overwritten_track"
     TRACKED_AHEAD = "server.tracked_ahead"  # steps that overlap, where states are tracked: ``Launches.avoided``
@@ -86,7 +87,9 @@ def may_flush(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
 
 def may_release_memory(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may have the memory given back now."""
-    return run.quiet and not (ServerExclusion.RELEASE_AFTER_ANSWER in exclude and (run.paused or not run.settled))
+    after_answer = ServerExclusion.RELEASE_AFTER_ANSWER in exclude and run.paused
+    beside_copy = ServerExclusion.RELEASE_BESIDE_COPY in exclude and not run.settled
+    return run.quiet and not after_answer and not beside_copy
 
 
 def turns_before_release(exclude: Collection[StrEnum]) -> int:
