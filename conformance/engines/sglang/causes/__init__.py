@@ -33,6 +33,7 @@ CALLED = {"turn": "steps"}  # calls of a program that have another name than the
 # What a reader of the messages must know, line by line.
 STEPS = (
     "A step is one iteration of the scheduler's loop. Messages without a step between them are read in one poll.",
+    "No HTTP call makes a server wait for a step: the program below does. Over HTTP, wait about as long.",
     "Where a prompt goes on after an answer, take the tokens of that answer.",
 )
 MODELS = {  # by the small model of a run: what MODEL of a launch command stands for
