@@ -108,12 +108,8 @@ OF_ROWS = {"swa_mapping": {"hand_over_swa"}}
 OF_TRANSFERS = {"block_cache": {"load", "loaded", "evict", "shift"}}
 # A scheduler that lacks blocks preempts or waits. No call shows that it asked for them, so no run judges the refusal.
 UNASKED = {"block_cache": {"allocate"}}
-LONG_STEMS = (
-    "cache",
-    "session_trim",
-    "mamba_slots",
-    "block_cache",
-)  # `slotproof check ours` drives our own implementation of each
+# `slotproof check ours`, a part of `make verify`, drives our own implementation of each.
+LONG_STEMS = ("cache", "session_trim", "mamba_slots", "block_cache")
 ROUND, MOST_ROUNDS = 50, 12  # runs that are drawn with one seed, and seeds until every transition is reached
 # A model whose layers all have a sliding window is one kind of many: every fourth round of the whole cache drives it.
 ALL_SLIDING = {"cache": {1: ("swa",)}}

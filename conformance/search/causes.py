@@ -41,7 +41,7 @@ def tried(cause: Cause, loaded: Loaded, batches: int, seed: int) -> Json:
     names = cause.names_of_traces
     file, line = cause.place(loaded.roots)
     before = _shown(names, loaded)
-    spare = _spare_flags(cause, loaded)
+    spare = _spare_flags(cause, loaded, before[cause.server])
     cause.apply()
     after = _shown(names, loaded)
     others = [cause_files.load(name) for name in cause.also_repaired]
@@ -58,12 +58,12 @@ def tried(cause: Cause, loaded: Loaded, batches: int, seed: int) -> Json:
     }
 
 
-def _spare_flags(cause: Cause, loaded: Loaded) -> list[str]:
-    """The launch flags that can be left out together: without them the messages break that law in those words, too.
-    Flags that only make the server small are not tried.
+def _spare_flags(cause: Cause, loaded: Loaded, shown: Json) -> list[str]:
+    """The launch flags that can be left out together: without them the messages break the law that they break with
+    all flags, word for word. ``shown``: what they show with all flags. Flags that only make the server small are not
+    tried.
     """
     kept, room = cause.shown, cause.room
-    shown = row(kept, loaded)
     spare: list[str] = []
     config = kept.trace.config
     for flag in room.flags(config):

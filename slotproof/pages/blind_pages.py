@@ -21,10 +21,8 @@ from slotproof.pages.kept_findings import FINDINGS
 
 KEPT = FINDINGS.with_name("blind.json")
 MINUTES = 10  # of a search, unless another number is asked for
-AIMS: dict[float, int] = {
-    MINUTES: 80,
-    10 * MINUTES: 95,
-}  # by the minutes of a search: how many of 100 odd causes are to be found
+# By the minutes of a search: how many of 100 odd causes are to be found.
+AIMS: dict[float, int] = {MINUTES: 80, 10 * MINUTES: 95}
 
 
 def is_even(name: str) -> bool:

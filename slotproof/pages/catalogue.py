@@ -199,7 +199,7 @@ def entries(engine: str, findings: Iterable[KeptFinding]) -> list[CatalogueEntry
     reach = reach_files.of_engine(engine)
     chains = chain_pages.by_finding(engine)
     tried = cause_pages.kept_rows()
-    found = [_of_cause(cause, tried[cause.name], by_name) for cause in causes]
+    found = [_of_cause(cause, tried.get(cause.name), by_name) for cause in causes]
     told = {one.kept.name for entry in found for one in entry.findings}
     shown = {name: by_name[name + ON_SCHEDULER] for name in by_name if name + ON_SCHEDULER in by_name}
     told |= {one.kept.name for one in shown.values()}
@@ -212,11 +212,11 @@ def entries(engine: str, findings: Iterable[KeptFinding]) -> list[CatalogueEntry
     return sorted((one for one in found if one.stands), key=lambda e: (order.index(e.severity), e.gravest.place))
 
 
-def _of_cause(cause: Cause, tried: Json, by_name: Mapping[str, KeptFinding]) -> CatalogueEntry:
+def _of_cause(cause: Cause, tried: Json | None, by_name: Mapping[str, KeptFinding]) -> CatalogueEntry:
     """A cause with its traces, and the findings of single stems whose names its traces on the scheduler have.
-    ``tried``: its row of ``docs/causes.json``.
+    ``tried``: its row of ``docs/causes.json``; ``None`` where the cause was never tried.
     """
     names = [*cause.names_of_traces, *(name.removesuffix(ON_SCHEDULER) for name in cause.names_of_traces)]
     found = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
-    flags = cause_pages.needed_flags(cause, tried)
+    flags = cause_pages.needed_flags(cause, tried) if tried else []
     return CatalogueEntry(cause.title, f"causes/{cause.name}.md", found, cause, flags=flags)

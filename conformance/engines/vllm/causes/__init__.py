@@ -8,20 +8,6 @@ from collections.abc import Callable, Sequence
 from conformance.driver.protocol import Json
 from conformance.engines.vllm.alone import SCRIPTS
 
-__all__ = [
-    "ASSERTION",
-    "RUNS_ALONE",
-    "SIZES",
-    "STANDS_IN",
-    "STEPS",
-    "TURNS",
-    "call",
-    "flags",
-    "launch",
-    "script",
-    "without",
-]
-
 RUNS_ALONE = False  # a program imports vLLM, as it is installed
 TURNS = "steps"  # what one round of a scheduler is called
 SIZES = "The pool and its blocks are small so that few messages do; attention backends have larger blocks"
