@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -121,8 +120,8 @@ def _child(asked: dict[str, Any]) -> None:
         exec(compile(asked["script"], "<script>", "exec"), {"__name__": "__main__"})
     except SystemExit as leaves:
         code = leaves.code if isinstance(leaves.code, int) else int(leaves.code is not None)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     with suppress(Exception):
         sys.stdout.flush()

@@ -13,12 +13,15 @@ from typing import Any
 import forked
 import pytest
 from driven import NEWEST, driven, have, sampled
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines import registry, vllm
 from conformance.engines.registry import Loaded
-from conformance.search.causes import tried_elsewhere
+from conformance.engines.sglang.server.tokens import as_json, as_python
+from conformance.search.causes import ProgramEnd, ending, tried_elsewhere
 from conformance.search.trials import TRIALS, SchedulerTrial
 from conformance.traces import cause_files, known
 from conformance.traces.cause_files import Cause
@@ -137,8 +140,9 @@ def test_the_script_of_a_page_shows_the_cause(cause: Cause) -> None:
     have(NEWEST)
     ran = forked.run(NEWEST, cause.program(NEWEST), [])
     assert ran.returncode != 0
-    (said,) = re.findall(r"^(?:\[rank0\]: )?(\w+Error: .*)", ran.stderr, re.MULTILINE)
-    assert ENDS[cause.name] in said, said
+    found = FOUND[cause.name]
+    assert ending(ran.stderr) == ProgramEnd(found["program"], found["told"])
+    assert ENDS[cause.name] in found["program"]
 
 
 # What the program of a page ends with.
@@ -150,7 +154,7 @@ ENDS = {
     "freed_window_enters_tree": "pool memory leak detected",
     "host_backups_hold_states": "Can not alloc mamba cache",
     "host_copies_count_as_busy": "release_memory_occupation should be called only when server is idle",
-    "prefill_turns_no_track": "request 1 computes token 4 of its text on a state after 8 tokens of another text",
+    "prefill_turns_no_track": "request 1 computes token 256 of its text on a state after 512 tokens of another text",
     "refused_load_forgets_state": "request 5 computes token 10 of its text on a state after 0 tokens of its own text",
     "rejected_turn_keeps_session": "session_id='1' already has a slot",
     "retracted_turn_is_saved": "request 1 goes on after 8 tokens of its text",
@@ -190,3 +194,29 @@ def test_a_trial_without_its_configuration_is_not_made() -> None:
 
     with pytest.raises(Unsupported):
         _trial(refuses, 1)
+
+
+def test_what_a_program_tells_stands_between_its_traceback_and_its_error() -> None:
+    errors = (
+        'Traceback (most recent call last):\n  File "a.py", line 1\n    raise ValueError: no\n'
+        "What happened to KV slot 3:\n  step 1: is free\nWhat happened to KV slot 4:\n"
+        "ValueError: pool memory leak detected! \n[swa] total=16\n"
+    )
+    told = ["What happened to KV slot 3:", "  step 1: is free", "What happened to KV slot 4:"]
+    assert ending(errors) == ProgramEnd("ValueError: pool memory leak detected!", told)
+    assert ending("Traceback:\n  File\nAssertionError\n") == ProgramEnd("AssertionError", [])
+    assert ending("Killed\n") == ProgramEnd("", [])
+
+
+@given(st.lists(st.integers(0, 9) | st.integers(100, 120)), st.integers(0, 300))
+def test_tokens_are_written_short_and_mean_what_they_were(tokens: list[int], run: int) -> None:
+    tokens = [*tokens, *range(1000, 1000 + run), *tokens]
+    assert ast.literal_eval(re.sub(r"\*range\((\d+), (\d+)\)", _listed, as_python(tokens))) == tokens
+    if run < 64:
+        assert json.loads(as_json(tokens)) == tokens
+    else:
+        assert ", ..., " in as_json(tokens)
+
+
+def _listed(found: re.Match[str]) -> str:
+    return ", ".join(map(str, range(int(found[1]), int(found[2]))))

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from conformance.driver.lockstep import ANSWER, Finding
 from conformance.driver.protocol import EngineError, Json, Unsupported
@@ -116,14 +117,28 @@ def _driven(cause: Cause, loaded: Loaded, batches: int, seed: int, avoid: Collec
     return {"runs": runs, "batches": done, "requests": requests, "taken_back": taken_back, "broken": broken}
 
 
-def error_of(program: str) -> str:
-    """The error with which a program ends, in one line; empty where it ends without one."""
+class ProgramEnd(NamedTuple):
+    """How a program ended. ``program``: its error, in one line; empty where it ended without one. ``told``: what it
+    printed between the traceback and the error.
+    """
+
+    program: str
+    told: list[str]
+
+
+def ended(program: str) -> ProgramEnd:
+    """Runs a program that shows a cause."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "program.py"
         file.write_text(program, encoding="utf-8")
         ran = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
-    found = re.findall(r"^(?:\[rank\d+\]: )?(\w+(?:Error|Exception)\b.*)", ran.stderr, re.MULTILINE)
-    return found[-1].strip() if found and ran.returncode else ""
+    return ending(ran.stderr) if ran.returncode else ProgramEnd("", [])
+
+
+def ending(errors: str) -> ProgramEnd:
+    """How a program ended that printed these ``errors``."""
+    found = re.search(r"^((?:What .*\n(?:  .*\n)*)*)(\w+(?:Error|Exception)\b.*)", errors, re.MULTILINE)
+    return ProgramEnd(found[2].strip(), found[1].splitlines()) if found else ProgramEnd("", [])
 
 
 def tried_elsewhere(cause: Cause, release: str, batches: int, seed: int) -> Json:

@@ -47,6 +47,8 @@ class Cause:
     ``traces``: the other kept traces that it explains. ``what``: what goes wrong. ``repair``: what the repair does.
     ``drawn``: what the schedulers have in common that are drawn to try the repair, by option: choices of servers
     (``conformance.stems.launches``), or what the machine of the stem draws of a configuration.
+    ``usual``: the ``config`` and the ``steps`` of a program and of its messages that show the cause at the sizes that
+    servers have by default, where the run of ``server`` needs a flag that makes it short.
     ``also_repaired``: other causes that are repaired in these servers, since messages that show this cause show them.
     """
 
@@ -64,6 +66,7 @@ class Cause:
     drawn: Mapping[str, Any]
     upstream: Upstream
     also_repaired: Sequence[str] = ()
+    usual: Json | None = None
 
     @property
     def names_of_traces(self) -> list[str]:
@@ -78,11 +81,17 @@ class Cause:
     @property
     def steps(self) -> list[Json]:
         """The steps of the program that shows it."""
-        return [*self.shown.trace.steps, *self.then]
+        return [*(self.usual["steps"] if self.usual else self.shown.trace.steps), *self.then]
+
+    @property
+    def config(self) -> Json:
+        """The server of the program that shows it."""
+        found: Json = self.usual["config"] if self.usual else self.shown.trace.config
+        return found
 
     def program(self, release: str) -> str:
         """The program that shows it on the engine's own scheduler."""
-        return str(self.room.script(self.server, self.title, release, self.shown.trace.config, self.steps))
+        return str(self.room.script(self.server, self.title, release, self.config, self.steps))
 
     @property
     def room(self) -> Any:

@@ -48,11 +48,11 @@ def is_settled(found: Json) -> bool:
 
 
 def _tried(cause: Cause, batches: int, seed: int) -> Json:
-    from conformance.search.causes import error_of, tried_elsewhere
+    from conformance.search.causes import ProgramEnd, ended, tried_elsewhere
 
     release = registry.plugin(cause.engine).releases[-1]
-    ended = error_of(cause.program(release)) if cause.room.RUNS_ALONE else ""
-    return {**tried_elsewhere(cause, release, batches, seed), "program": ended}
+    end = ended(cause.program(release)) if cause.room.RUNS_ALONE else ProgramEnd("", [])
+    return {**tried_elsewhere(cause, release, batches, seed), **end._asdict()}
 
 
 def _row(found: Json) -> tuple[object, ...]:

@@ -37,7 +37,7 @@ class CausePage(NamedTuple):
     @property
     def launch(self) -> str:
         """The command that starts the server."""
-        return str(self.cause.room.launch(self.finding.kept.trace.config))
+        return str(self.cause.room.launch(self.cause.config))
 
     @property
     def spare(self) -> list[str]:
@@ -63,6 +63,11 @@ class CausePage(NamedTuple):
     def program(self) -> str:
         """The error with which the program ended when it was run last, in one line."""
         return str(self.found["program"])
+
+    @property
+    def told(self) -> list[str]:
+        """What the program prints before its error, without the traceback: what led there."""
+        return [*self.found["told"]]
 
     @property
     def repair(self) -> str:
@@ -94,7 +99,7 @@ def needed_flags(cause: Cause, found: Json) -> list[str]:
     """The launch flags without which the messages do not show a cause, without those that only make a server small.
     ``found``: the row of the cause in ``docs/causes.json``.
     """
-    return [flag for flag in cause.room.flags(cause.shown.trace.config) if flag not in found["spare_flags"]]
+    return [flag for flag in cause.room.flags(cause.config) if flag not in found["spare_flags"]]
 
 
 def kept_rows() -> dict[str, Json]:

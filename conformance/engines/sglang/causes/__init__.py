@@ -9,6 +9,7 @@ from conformance.driver.protocol import Json
 from conformance.engines.sglang.server import http
 from conformance.engines.sglang.server.http import call, flags, without
 from conformance.engines.sglang.server.scripted import Server
+from conformance.engines.sglang.server.tokens import as_python
 
 __all__ = [
     "ASSERTION",
@@ -74,4 +75,5 @@ def _call(step: Json) -> str:
     """The call of a program that sends a step. A request without a session says nothing of one."""
     op = step["op"]
     more = {name: value for name, value in step.items() if name != "op" and (name, value, op) != NO_SESSION}
-    return f"{CALLED.get(op, op)}({', '.join(f'{name}={json.dumps(value)}' for name, value in more.items())})"
+    given = (f"{name}={as_python(value) if name == 'tokens' else json.dumps(value)}" for name, value in more.items())
+    return f"{CALLED.get(op, op)}({', '.join(given)})"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 from conformance.driver.protocol import Json
+from conformance.engines.sglang.server.tokens import as_json
 
 CAPACITY = 1 << 20  # of a session, in characters of its text
 LAUNCH = "python -m sglang.launch_server --model-path MODEL"
@@ -84,4 +85,6 @@ def call(step: Json) -> str:
         times = step.get("times", 1)
         return f"# the server makes {times} step{'s' if times > 1 else ''}"
     path, body = CALLS[step["op"]]
-    return f"POST /{path} {json.dumps(body(step))}"
+    said = json.dumps(body(step))
+    tokens = step.get("tokens", [])
+    return f"POST /{path} {said.replace(json.dumps(tokens), as_json(tokens))}"

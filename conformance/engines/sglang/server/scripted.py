@@ -3,17 +3,24 @@
 The release's own ``Scheduler`` runs. Slotproof stands in for the model, the device and the sockets (``docs/server.md``)
 and notes what each forward pass computes: the text whose KV cache is in each slot, and the text after which each
 recurrent state is. A pass that reads anything else than its own text ends the script with an ``AssertionError``, and so
-does a turn whose input is not what its session's turns have said, and then its client.
+does a turn whose input is not what its session's turns have said, and then its client. Before the error the script
+tells what happened to the KV slot or the state that was read, or what the server did last.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import traceback
 from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
 from typing import Any
 
 from conformance.driver.shadow import FULL, STATES
 from conformance.engines import registry
+from conformance.engines.sglang.server.histories import NAMES, Histories
 from conformance.stems.host_server.protocol import HostStep
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent, ServerPass
@@ -49,6 +56,9 @@ class Server:
         self.said: dict[int, list[int]] = {}  # the text of each session: of its turns that ended well
         self._sent: dict[int, tuple[int, list[int]]] = {}  # of each request its session, and what its client sent
         self._forks: dict[int, int] = {}
+        self._histories = Histories()
+        self._page_size: int = self.engine.shape["page_size"]
+        sys.excepthook = partial(_end_script, self._histories)
 
     def __getattr__(self, name: str) -> Any:
         """A message of a client."""
@@ -72,12 +82,15 @@ class Server:
     def steps(self, times: int = 1) -> None:
         """The server reads its messages, and makes so many steps of its loop."""
         for _ in range(times):
+            self._histories.step += 1
             while (event := self.engine.go_on()).kind != POLL:
                 self._follows_copies()
+                self._follows_owners(event)
                 for one in event.passes:
                     self._passes(one)
                 self._follows_sessions(event)
             self._follows_copies()
+            self._follows_owners(event)
 
     def copies_end(self, stores: bool, count: int = 1) -> None:
         """So many copies between device and host memory are done, in their order. ``stores``: those to the host."""
@@ -90,9 +103,23 @@ class Server:
             if step.kind in ("stores", "loads"):
                 self.copies[step.copy] = step
             elif step.kind == "copied":
-                self.states.update({target: self.states.get(source, ()) for source, target in step.pairs})
+                for source, target in step.pairs:
+                    self._copies_state(source, target)
             elif step.kind == "ended":
                 self._copied(self.copies.pop(step.copy))
+
+    def _follows_owners(self, event: ServerEvent) -> None:
+        """Who owns what, and which states were copied on the device."""
+        seen = self.engine.cache_snapshot()
+        self._histories.at(event)
+        self._histories.owned(seen, self._page_size)
+        if seen.states is not None and not self._hosts:
+            for source, target in seen.states.copies or ():
+                self._copies_state(source, target)
+
+    def _copies_state(self, source: int, target: int) -> None:
+        has = self.states[target] = self.states.get(source, ())
+        self._histories.copied(source, target, len(has))
 
     def _copied(self, copy: HostStep) -> None:
         held = {FULL: self.slots, STATES: self.states}.get(copy.pool, {})
@@ -103,6 +130,8 @@ class Server:
                 self.on_host[copy.pool, slot] = [held.get(place, ()) for place in places]
             else:
                 held.update(zip(places, self.on_host.get((copy.pool, slot), [()] * size), strict=True))
+                for place in places if copy.pool in NAMES else ():
+                    self._histories.note(copy.pool, place, f"slot {slot} of host memory is loaded into it")
 
     def _follows_sessions(self, event: ServerEvent) -> None:
         if event.kind == "closed":
@@ -132,28 +161,51 @@ class Server:
         self._reads(one, text, rows.req_to_token[one.row, : one.start].tolist())
         for at, slot in enumerate(one.slots, start=one.start):
             self.slots[slot] = text[: at + 1] if at < one.end else ()
-        if self._hosts:
-            if state := self.engine.state_slot(one):
-                self._runs_on(one, text, state, ())
-        elif (seen := self.engine.cache_snapshot().states) is not None:
-            self._runs_on(one, text, seen.rows[one.request][0], seen.copies or ())
+            self._histories.note(FULL, slot, f"the pass writes token {at} of the text of request {one.request}")
+        if state := self.engine.state_slot(one):
+            self._runs_on(one, text, state)
 
-    def _runs_on(self, one: ServerPass, text: Text, state: int, copies: Sequence[tuple[int, int]]) -> None:
-        for source, target in copies:
-            self.states[target] = self.states.get(source, ())
+    def _runs_on(self, one: ServerPass, text: Text, state: int) -> None:
         has = self.states.get(state, ())
         computes = f"request {one.request} computes token {one.start} of its text"
         of_own = "its own" if has == text[: len(has)] else "another"
         wrong = f"{computes} on a state after {len(has)} tokens of {of_own} text"
-        assert not one.start or has == text[: one.start], wrong
-        self.states[state] = text[: one.end]
+        self._right(not one.start or has == text[: one.start], wrong, STATES, state)
+        self._leaves(one.request, state, text[: one.end])
         if one.tracked is not None:
             slot, upto = one.tracked
-            self.states[slot] = text[:upto]
+            self._leaves(one.request, slot, text[:upto])
+
+    def _leaves(self, request: int, state: int, text: Text) -> None:
+        self.states[state] = text
+        what = f"the pass leaves the state after {len(text)} tokens of the text of request {request} in it"
+        self._histories.note(STATES, state, what)
 
     def _reads(self, one: ServerPass, text: Text, slots: Sequence[int]) -> None:
         for at, slot in enumerate(slots):
             has = self.slots.get(slot)
             what = "was never computed" if not has else f"is of token {len(has) - 1} of another text"
             who = f"request {one.request} goes on after {one.start} tokens of its text"
-            assert has == text[: at + 1], f"{who}; the KV cache in slot {slot}, of token {at}, {what}"
+            wrong = f"{who}; the KV cache in slot {slot}, of token {at}, {what}"
+            self._right(has == text[: at + 1], wrong, FULL, slot)
+
+    def _right(self, holds: bool, wrong: str, pool: str, place: int) -> None:
+        """Raises ``AssertionError`` with what is ``wrong`` and the history of the place, unless it ``holds``."""
+        if not holds:
+            error = AssertionError(wrong)
+            error.add_note(self._histories.of(pool, place))
+            raise error
+
+
+def _end_script(
+    histories: Histories, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Ends the script at once, so that nothing stands behind its error, which is the last line."""
+    print("Traceback (most recent call last):", file=sys.stderr)
+    print("".join(traceback.format_tb(trace)), end="", file=sys.stderr)
+    for told in vars(error).get("__notes__", [histories.did()]):
+        print(told, file=sys.stderr)
+    print(f"{kind.__name__}: {error}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,117 @@
+"""What happened to each KV slot and each mamba state of a server, told to a developer who reads how a script ends."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+
+from conformance.driver.shadow import FULL, STATES
+from conformance.stems.cache.protocol import CacheSnapshot
+from conformance.stems.server.protocol import ServerEvent
+
+LINES = 6  # of one place, the newest
+NAMES = {FULL: "KV slot", STATES: "mamba state"}
+FREE, CACHED = "is free", "belongs to the radix cache"
+EVENTS = {  # of ``ServerEvent``; what is not here is no news
+    "arrived": "arrival",
+    "matched": "match_prefix",
+    "admitted": "admission",
+    "extended": "slots for a prefill",
+    "decoded": "slots for a decode step",
+    "passed": "forward pass",
+    "verified": "drafts verified",
+    "cached": "cache_unfinished_req",
+    "left": "row given up",
+    "closed": "session closed",
+    "flushed": "cache flushed",
+    "states_begun": "states for a batch",
+    "loaded_back": "load from host memory",
+    "tracks": "track buffers",
+}
+Owners = Mapping[int, str]
+
+
+class Histories:
+    """Notes, for each place of a pool, who owns it and what is written to it, and when."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._when = ""
+        self._did: deque[str] = deque(maxlen=LINES)
+        self._owners: dict[tuple[str, int], str] = {}
+        self._lines: dict[tuple[str, int], list[str]] = defaultdict(list)
+        self._source: dict[int, list[str]] = {}  # of a state that was copied: what had happened to the one it is from
+
+    def at(self, event: ServerEvent) -> None:
+        """What is noted from now on came with this event."""
+        self._when = f"step {self.step}"
+        if what := EVENTS.get(event.kind):
+            requests = [*map(str, event.requests)]
+            whom = f" of request{'s' * (len(requests) > 1)} {', '.join(requests)}" if requests else ""
+            self._when += f", {what}{whom}"
+            self._did.append(f"  {self._when}")
+
+    def owned(self, seen: CacheSnapshot, page_size: int) -> None:
+        """Notes which places have another owner than before."""
+        pools = seen.rows.pools.full
+        free = {page * page_size + at for page in (*pools.free, *pools.released) for at in range(page_size)}
+        self._changed(FULL, _kv_owners(seen), free)
+        if seen.states is not None:
+            self._changed(STATES, _state_owners(seen), {*seen.states.free, *seen.states.waiting})
+
+    def _changed(self, pool: str, owners: Owners, free: Iterable[int]) -> None:
+        now = {**dict.fromkeys(free, FREE), **owners}
+        before = {place for name, place in self._owners if name == pool}
+        for place in now.keys() | before:
+            owner = now.get(place, CACHED)  # it was seen before, and neither a list nor a request has it
+            if self._owners.get((pool, place)) != owner:
+                self._owners[pool, place] = owner
+                self.note(pool, place, owner)
+
+    def note(self, pool: str, place: int, what: str) -> None:
+        """Something happened to a place."""
+        self._lines[pool, place].append(f"  {self._when}: {what}")
+
+    def copied(self, source: int, target: int, length: int) -> None:
+        """A state, that after so many tokens, was copied."""
+        self._source[target] = self._told(STATES, source)
+        self.note(STATES, target, f"state {source}, after {length} tokens, is copied to it")
+
+    def of(self, pool: str, place: int) -> str:
+        """The newest lines of one place; before them those of the state from which it was copied."""
+        before = self._source.get(place, []) if pool == STATES else []
+        return "\n".join([*before, *self._told(pool, place)])
+
+    def _told(self, pool: str, place: int) -> list[str]:
+        return [f"What happened to {NAMES[pool]} {place}:", *self._lines[pool, place][-LINES:]]
+
+    def did(self) -> str:
+        """What the server did last."""
+        return "\n".join(["What the server did last:", *self._did])
+
+
+def _kv_owners(seen: CacheSnapshot) -> Owners:
+    """The slots of rows beyond the prefixes that the tree owns."""
+    owners: dict[int, str] = {}
+    for kind, rows in (("request", seen.rows.requests), ("session", seen.rows.sessions)):
+        for number, row in rows.items():
+            for at, slot in enumerate(row.slots[row.lengths.protected :], start=row.lengths.protected):
+                if at < row.lengths.committed or slot:
+                    owners[slot] = _and(owners.get(slot), f"is for token {at} of {kind} {number}")
+    return owners
+
+
+def _state_owners(seen: CacheSnapshot) -> Owners:
+    owners: dict[int, str] = {}
+    assert seen.states is not None
+    for kind, known in (("request", seen.states.requests), ("session", seen.states.sessions)):
+        for number, names in known.items():
+            for slot in {*names.slots} - {0}:
+                owners[slot] = _and(owners.get(slot), f"belongs to {kind} {number}")
+    for slot in seen.states.nodes.values():
+        owners[slot] = _and(owners.get(slot), CACHED)
+    return owners
+
+
+def _and(before: str | None, owner: str) -> str:
+    return owner if before is None else f"{before}, and {owner}"
