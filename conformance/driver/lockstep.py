@@ -276,10 +276,13 @@ class LockStep:
 
     ``watch``: entered around each call to the engine (not around snapshots), for who tells which functions it calls.
     ``often``: where the engine shows the law's own state, one of so many judgements evaluates all laws; 0 for none.
+    By default ``OFTEN``, or so many times as seldom as the run asks (``seldom``), which has many judgements in one
+    operation.
     """
 
-    def __init__(self, run: StemRun, config: Json, often: int = OFTEN) -> None:
-        self.run, self.law, self.often = run, run.law, often
+    def __init__(self, run: StemRun, config: Json, often: int | None = None) -> None:
+        self.run, self.law = run, run.law
+        self.often = OFTEN * getattr(run, "seldom", 1) if often is None else often
         self.trace = Trace(getattr(run, "name", self.law.stem.name), dict(config))
         self.judged = 0
         self.listener = Listener(publishing_call(run.engine))

@@ -51,6 +51,7 @@ class HostServerRun(ServedClients):
     """Messages to one server with host memory."""
 
     name = "host_server"
+    seldom = 8  # see ServerRun
 
     def __init__(self, engine: HostServerEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
         super().__init__(engine, config)

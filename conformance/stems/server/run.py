@@ -71,6 +71,7 @@ class ServerRun(ServedClients):
     """
 
     name = "server"
+    seldom = 8  # one operation of a server is ten judgements, and to evaluate all laws took half of the time
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ node 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +48,13 @@ class TreeReader:
         """Every node, parents first. Trees that keep no SWA slots show none here: ``read`` shows them."""
         return self._seen(self.nodes.read(None))
 
-    def path(self, handle: Any) -> list[TreeNode]:
-        """The nodes from this one up to below the root; empty for the root, and for what is no node of the tree."""
+    def path(self, handle: Any, nodes: Sequence[TreeNode] | None = None) -> list[TreeNode]:
+        """The nodes from this one up to below the root; empty for the root, and for what is no node of the tree.
+        ``nodes``: all nodes, where they were read already.
+        """
         if not is_handle(handle):
             return []
-        known = {node.ident: node for node in self.walk()}
+        known = {node.ident: node for node in (self.walk() if nodes is None else nodes)}
         found, node = [], known.get(ident_of(handle))
         while node is not None and node.parent is not None:
             found.append(node)
@@ -76,7 +79,10 @@ class TreeReader:
 
     def read(self, pools: AllocatorSnapshot | SwaMappingSnapshot) -> LockRefSnapshot:
         """The tree over pools that look like this."""
-        mapping = pools.mapping if isinstance(pools, SwaMappingSnapshot) else []
+        return self.of_nodes(self.nodes.read(mapping_of(pools)), pools)
+
+    def of_nodes(self, read: Sequence[TreeNode], pools: AllocatorSnapshot | SwaMappingSnapshot) -> LockRefSnapshot:
+        """The tree that has these nodes, over pools that look like this."""
         nodes = [
             NodeSnapshot(
                 self._number(node.ident),
@@ -84,7 +90,7 @@ class TreeReader:
                 node.key,
                 node.parts,
             )
-            for node in self.nodes.read(mapping)
+            for node in read
         ]
         evictable, protected = (
             {name: self.nodes.size(name, which) for name in self.components} for which in ("evictable", "protected")
@@ -101,6 +107,11 @@ class TreeReader:
         sides = {"full": pools.full, "swa": pools.swa} if isinstance(pools, SwaMappingSnapshot) else {"full": pools}
         free = {name: [*side.free, *side.released] for name, side in sides.items()}
         return free if self.state_slots is None else {**free, "mamba": self.state_slots.free_slots.tolist()}
+
+
+def mapping_of(pools: AllocatorSnapshot | SwaMappingSnapshot) -> list[int]:
+    """The SWA slot of each full slot; empty where there is no pool for windows."""
+    return pools.mapping if isinstance(pools, SwaMappingSnapshot) else []
 
 
 def _texts(nodes: list[TreeNode]) -> dict[int | None, Key]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from conformance.driver.protocol import Json, Unsupported
 from conformance.engines.adapters import PairAdapter, PoolAdapter
-from conformance.engines.sglang.driving.reading import TreeReader, slot_names, slots_in_row, text, tree_states
+from conformance.engines.sglang.driving.reading import (
+    TreeReader,
+    mapping_of,
+    slot_names,
+    slots_in_row,
+    text,
+    tree_states,
+)
 from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, records
-from conformance.engines.sglang.releases.nodes import is_handle
+from conformance.engines.sglang.releases.nodes import TreeNode, is_handle
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import says_tracked_lengths, sorts_freed_pages
 from conformance.engines.sglang.releases.states import CopiesOfStates, track_buffers
@@ -81,9 +89,10 @@ class ServerReader:
     def read(self) -> CacheSnapshot:
         """Pools, rows, the tree, and who holds what of it."""
         pools = self.read_pools()
-        tree = self._tree.read(pools)
+        nodes = self._tree.nodes.read(mapping_of(pools))
+        tree = self._tree.of_nodes(nodes, pools)
         states = self._read_states(tree) if self.stateful else None
-        return CacheSnapshot(self._rows(pools), tree, self._holds(), states)
+        return CacheSnapshot(self._rows(pools), tree, self._holds(nodes), states)
 
     def state_slot(self, row: int) -> int:
         """The state slot that the kernels read and write for a row; 0 where a model has no states."""
@@ -137,15 +146,15 @@ class ServerReader:
         slots = self.rows.req_to_token[row, : lengths.allocated].tolist()
         return RowSnapshot(row, Lengths(*lengths), slots, records.gap(holder) if self.all_sliding else 0)
 
-    def _holds(self) -> dict[tuple[str, int], LockHold]:
+    def _holds(self, nodes: Sequence[TreeNode]) -> dict[tuple[str, int], LockHold]:
         slots = {("session", int(n)): slot for n, slot in self._slots.items() if records.row(slot) is not None}
         here = self._known.running | self._known.admitted
-        holders = {("request", n): self._holder(self._known.requests[n]) for n in here}
+        holders = {("request", n): self._holder(self._known.requests[n], nodes) for n in here}
         self._windows.forget([records.receipt(holder) for holder in (slots | holders).values()])
-        found = {who: self._hold(holder) for who, holder in (slots | holders).items()}
+        found = {who: self._hold(holder, nodes) for who, holder in (slots | holders).items()}
         return {who: hold for who, hold in found.items() if hold is not None}
 
-    def _holder(self, request: Any) -> Any:
+    def _holder(self, request: Any, nodes: Sequence[TreeNode]) -> Any:
         """Who has the lock of a request: the slot of its session, where the request runs on its record. In older
         releases it runs on a copy of the record, and names an object that is no node of the tree.
         """
@@ -154,13 +163,13 @@ class ServerReader:
             return found
         slot = None if request.session is None else self._slots.get(request.session.session_id)
         borrows = slot is not None and records.row(slot) == records.row(request) is not None
-        return slot if borrows and not self._tree.path(records.locked_node(request)) else request
+        return slot if borrows and not self._tree.path(records.locked_node(request), nodes) else request
 
-    def _hold(self, holder: Any) -> LockHold | None:
+    def _hold(self, holder: Any, tree: Sequence[TreeNode]) -> LockHold | None:
         node = records.locked_node(holder)
         if not is_handle(node) or not self._tree.number(node):
             return None  # the turn of a session that is gone names what is no node of a tree
-        nodes = self._tree.path(node)
+        nodes = self._tree.path(node, tree)
         state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
         if not self.windowed or records.window_released(holder):
             return LockHold(self._tree.number(node), None, text(nodes), state)
