@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from conformance.engines.sglang.releases.server_parts import Releases
 from conformance.engines.sglang.server import page
 from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
+from conformance.engines.sglang.server.launching import environment_with
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import Place, StandInRow, put_in_place
 from conformance.stems.server.served import GOES_ON
@@ -408,3 +411,25 @@ def test_nobody_opens_a_streaming_session_of_a_server_without_the_flag() -> None
     refused, served = driven(NEWEST, script, json.dumps(servers))
     assert refused["error"] == "the engine has no open in this configuration"
     assert "error" not in served
+
+
+def test_an_event_of_a_server_leaves_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_BOTH", "before")
+    monkeypatch.setenv("REMOVED", "was here")
+    monkeypatch.setenv("UNTOUCHED", "stays")
+    before = dict(os.environ)
+
+    def seen_by_a_process() -> str:
+        return subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+
+    with environment_with({"OF_BOTH": "server", "OF_SERVER": "server"}):
+        assert (os.environ["OF_BOTH"], os.environ["OF_SERVER"]) == ("server", "server")
+        os.environ["SET_BY_RELEASE"] = os.environ["OF_BOTH"] = "release"
+        del os.environ["REMOVED"]
+        assert "SET_BY_RELEASE=release" in seen_by_a_process()
+    assert dict(os.environ) == before
+    shown = seen_by_a_process()
+    assert "OF_BOTH=before" in shown
+    assert "REMOVED=was here" in shown
+    assert "SET_BY_RELEASE" not in shown
+    assert "OF_SERVER" not in shown

@@ -111,7 +111,7 @@ class Launcher:
     @contextmanager
     def within(self, context: Published) -> Iterator[None]:
         """While this lasts, the release reads what this server has published, and its environment."""
-        with self._apart(), _environment(context.environment):
+        with self._apart(), environment_with(context.environment):
             self._put(context)
             yield
 
@@ -156,7 +156,7 @@ def _method(error: Exception) -> str:
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
     """The environment has these variables while this lasts, and afterwards what it had before. This is entered at each
     event of a server: ``mock.patch.dict`` would write every variable of the process again.
     """
