@@ -195,6 +195,11 @@ def has_storage(controller: Any) -> bool:
     return bool(getattr(controller, "enable_storage", False))
 
 
+def says_where_fetches_begin(tree: Any) -> bool:
+    """An operation that fetches from a storage says at which token of the text it begins (from 0.5.20 on)."""
+    return hasattr(tree, "prefetch_loaded_storage_start_by_reqid")
+
+
 def orders_loads(controller: Any) -> bool:
     """The copies from host memory of this controller wait for forward passes (from 0.5.19 on)."""
     return hasattr(controller, "load_fence_stream")

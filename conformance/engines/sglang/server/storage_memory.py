@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from conformance.driver.shadow import FULL
+from conformance.engines.sglang.releases.server_parts import says_where_fetches_begin
 from conformance.engines.sglang.server.storing import THREADS, OrderedStorage, StoppingThread
 from conformance.stems.host_server.protocol import HostStep, StorageOutcome, StorageThread
 
@@ -52,6 +53,7 @@ class StorageWatch:
         self._numbers: dict[int, int] = {}  # of operations of the release, by its own number
         self._entries: dict[tuple[str, str], int] = {}  # of what is stored, by pool and key
         self._inserts = False  # the tree has taken what was fetched last
+        self._begins: dict[str, int] = {}  # of requests, the token at which a fetch begins that does not say it itself
         self._fetch: Any = None  # the operations at which the threads are that fetch and that save
         self._save: Any = None
         self._saving: list[tuple[str, dict[str, int]]] = []  # the slots of keys that a call stores, by pool
@@ -79,6 +81,8 @@ class StorageWatch:
         controller, tree = self._controller, self._tree
         for queue in (controller.ack_backup_queue, controller.ack_prefetch_queue, controller.prefetch_hit_queue):
             queue.others_go_on = self._threads_go_on
+        if not says_where_fetches_begin(tree):
+            watch_call(tree, "prefetch_from_storage", self._asks)
         watch_call(controller.prefetch_buffer, "put", self._staged)
         watch_call(controller, "_page_transfer", self._fetches)
         watch_call(controller, "page_get_func", self._fetched)
@@ -93,10 +97,22 @@ class StorageWatch:
 
     # From the storage to the host.
 
+    def _asks(
+        self, real: Callable[..., Any], request: str, *args: Any, matched_prefix_tokens: Any = None, **given: Any
+    ) -> Any:
+        """A request asks the storage for what comes after the prefix that the device and the host have."""
+        self._begins[request] = len(matched_prefix_tokens or ())
+        return real(request, *args, matched_prefix_tokens=matched_prefix_tokens, **given)
+
+    def _first_token(self, operation: Any) -> int:
+        if operation.request_id in self._begins:
+            return self._begins[operation.request_id]
+        return int(operation.storage_start)
+
     def _staged(self, real: Callable[..., Any], operation: Any) -> None:
         """Slots are taken for what the storage has of a request's text. From now on a thread writes into them."""
         if operation is not None:
-            first = int(operation.storage_start) // self._page
+            first = self._first_token(operation) // self._page
             last = first + len(operation.hash_value)
             self._step(STAGED, FULL, operation, enumerated(self._slots(FULL, operation.host_indices), first))
             for name, transfer in self._beside(operation.pool_transfers):
