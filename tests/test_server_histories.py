@@ -56,6 +56,16 @@ def test_a_slot_goes_from_the_free_list_to_a_request_and_to_the_cache() -> None:
     ]
 
 
+def test_what_a_window_has_left_and_was_given_back_is_not_its_requests() -> None:
+    histories = Histories()
+    at(histories, "decoded", 7)
+    left = RowSnapshot(1, Lengths(1, 3, 4, 4), [2, 3, 4, 5], gap=2)
+    histories.owned(seen([2], {7: left}), PAGE)
+    assert "is for token 1 of request 7" in histories.of(FULL, 3)
+    assert histories.of(FULL, 4).endswith(": is free")
+    assert "is for token 3 of request 7" in histories.of(FULL, 5)
+
+
 def test_a_slot_of_two_requests_has_two_owners() -> None:
     histories = Histories()
     at(histories, "decoded", 1, 2)

@@ -91,12 +91,16 @@ class Histories:
 
 
 def _kv_owners(seen: CacheSnapshot) -> Owners:
-    """The slots of rows beyond the prefixes that the tree owns."""
+    """The slots of rows beyond the prefixes that the tree owns, without those that a window has left and that were
+    given back, where every layer has a window.
+    """
     owners: dict[int, str] = {}
+    all_sliding = not seen.rows.pools.mapping
     for kind, rows in (("request", seen.rows.requests), ("session", seen.rows.sessions)):
         for number, row in rows.items():
-            for at, slot in enumerate(row.slots[row.lengths.protected :], start=row.lengths.protected):
-                if at < row.lengths.committed or slot:
+            given_back = range(row.gap, row.lengths.cursor if all_sliding else 0)
+            for at, slot in enumerate(row.slots):
+                if at >= row.lengths.protected and at not in given_back:
                     owners[slot] = _and(owners.get(slot), f"is for token {at} of {kind} {number}")
     return owners
 
