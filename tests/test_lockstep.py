@@ -310,11 +310,11 @@ REPLAY = """
 @pytest.mark.soak
 @pytest.mark.engine
 def test_kept_traces_show_the_same_with_every_law_at_every_judgement() -> None:
-    """All traces in ``make soak``, and every eighth here."""
-    stride = "1" if SOAK else "8"
+    """All traces in ``make soak``, and every sixth here."""
+    stride = "1" if SOAK else "6"
     answer: Any = driven("0.5.12", REPLAY, stride)
     default, every = answer
     for row in (*default, *every):
         row["detail"] = re.sub(r"node\.id=\d+", "node.id", row["detail"])  # the release counts its nodes on
     assert default == every
-    assert len({row["law"] for row in default}) > 4
+    assert len({row["law"] for row in default}) > 6

@@ -136,7 +136,7 @@ def ended(program: str) -> ProgramEnd:
 
 
 def ending(errors: str) -> ProgramEnd:
-    """How a program ended that printed these ``errors``."""
+    """Reads how a program ended from what it printed to its standard error."""
     found = re.search(r"^((?:What .*\n(?:  .*\n)*)*)(\w+(?:Error|Exception)\b.*)", errors, re.MULTILINE)
     return ProgramEnd(found[2].strip(), found[1].splitlines()) if found else ProgramEnd("", [])
 

@@ -82,7 +82,7 @@ class TreeReader:
         return self.of_nodes(self.nodes.read(mapping_of(pools)), pools)
 
     def of_nodes(self, read: Sequence[TreeNode], pools: AllocatorSnapshot | SwaMappingSnapshot) -> LockRefSnapshot:
-        """The tree that has these nodes, over pools that look like this."""
+        """The snapshot of a tree that has these nodes. ``pools``: they show which pages are free."""
         nodes = [
             NodeSnapshot(
                 self._number(node.ident),

@@ -38,12 +38,12 @@ class Histories:
         self.step = 0
         self._when = ""
         self._did: deque[str] = deque(maxlen=LINES)
-        self._owners: dict[tuple[str, int], str] = {}
+        self._owners: dict[str, dict[int, str]] = {FULL: {}, STATES: {}}
         self._lines: dict[tuple[str, int], list[str]] = defaultdict(list)
         self._source: dict[int, list[str]] = {}  # of a state that was copied: what had happened to the one it is from
 
     def at(self, event: ServerEvent) -> None:
-        """What is noted from now on came with this event."""
+        """The server did something: lines that are added from now on begin with it."""
         self._when = f"step {self.step}"
         if what := EVENTS.get(event.kind):
             requests = [*map(str, event.requests)]
@@ -52,7 +52,7 @@ class Histories:
             self._did.append(f"  {self._when}")
 
     def owned(self, seen: CacheSnapshot, page_size: int) -> None:
-        """Notes which places have another owner than before."""
+        """Adds a line for each slot that has another owner than at the last snapshot."""
         pools = seen.rows.pools.full
         free = {page * page_size + at for page in (*pools.free, *pools.released) for at in range(page_size)}
         self._changed(FULL, _kv_owners(seen), free)
@@ -60,25 +60,24 @@ class Histories:
             self._changed(STATES, _state_owners(seen), {*seen.states.free, *seen.states.waiting})
 
     def _changed(self, pool: str, owners: Owners, free: Iterable[int]) -> None:
-        now = {**dict.fromkeys(free, FREE), **owners}
-        before = {place for name, place in self._owners if name == pool}
-        for place in now.keys() | before:
+        now, before = {**dict.fromkeys(free, FREE), **owners}, self._owners[pool]
+        for place in now.keys() | before.keys():
             owner = now.get(place, CACHED)  # it was seen before, and neither a list nor a request has it
-            if self._owners.get((pool, place)) != owner:
-                self._owners[pool, place] = owner
+            if before.get(place) != owner:
+                before[place] = owner
                 self.note(pool, place, owner)
 
     def note(self, pool: str, place: int, what: str) -> None:
-        """Something happened to a place."""
+        """Adds a line to the history of one slot of a pool."""
         self._lines[pool, place].append(f"  {self._when}: {what}")
 
     def copied(self, source: int, target: int, length: int) -> None:
-        """A state, that after so many tokens, was copied."""
+        """The state in the slot ``source``, which is after ``length`` tokens, was copied into the slot ``target``."""
         self._source[target] = self._told(STATES, source)
         self.note(STATES, target, f"state {source}, after {length} tokens, is copied to it")
 
     def of(self, pool: str, place: int) -> str:
-        """The newest lines of one place; before them those of the state from which it was copied."""
+        """The newest lines of one slot. Before them stand those of the state from which it was copied."""
         before = self._source.get(place, []) if pool == STATES else []
         return "\n".join([*before, *self._told(pool, place)])
 

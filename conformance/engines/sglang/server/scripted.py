@@ -84,13 +84,15 @@ class Server:
         for _ in range(times):
             self._histories.step += 1
             while (event := self.engine.go_on()).kind != POLL:
+                self._histories.at(event)
                 self._follows_copies()
-                self._follows_owners(event)
+                self._follows_owners()
                 for one in event.passes:
                     self._passes(one)
                 self._follows_sessions(event)
+            self._histories.at(event)
             self._follows_copies()
-            self._follows_owners(event)
+            self._follows_owners()
 
     def copies_end(self, stores: bool, count: int = 1) -> None:
         """So many copies between device and host memory are done, in their order. ``stores``: those to the host."""
@@ -108,10 +110,9 @@ class Server:
             elif step.kind == "ended":
                 self._copied(self.copies.pop(step.copy))
 
-    def _follows_owners(self, event: ServerEvent) -> None:
-        """Who owns what, and which states were copied on the device."""
+    def _follows_owners(self) -> None:
+        """Notes who owns each KV slot and each mamba state, and which states were copied on the device."""
         seen = self.engine.cache_snapshot()
-        self._histories.at(event)
         self._histories.owned(seen, self._page_size)
         if seen.states is not None and not self._hosts:
             for source, target in seen.states.copies or ():
