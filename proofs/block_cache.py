@@ -489,6 +489,7 @@ HINTS = Hints(
         "every_block_comes_back": "available_counts idle_holds_nothing",
         "a_transfer_refuses_a_reset": "what_a_transfer_uses_is_not_free",
         "return_allocate_is_granted": "every_block_comes_back",
+        **dict.fromkeys(("promises_of_cache", "promises_of_skip"), "phases_are_known rows_are_formed"),
     },
     drain=block_drain.DRAIN,
     mutants=MUTANTS,

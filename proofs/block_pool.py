@@ -392,6 +392,14 @@ HINTS = Hints(
         "unheld_is_free": "counted_is_held held_is_counted stands_at_its_place",
         "all_is_given_back": "available_counts unheld_is_free",
         "reset filled_holds_own_text": "held_is_counted stands_at_its_place",
+        **dict.fromkeys(
+            (
+                *("join available_counts", "join count_is_holders", "join filled_holds_own_text"),
+                *("take count_is_holders", "take written_is_own", "take filled_holds_own_text"),
+                *("take stands_at_its_place", "lend written_is_own"),
+            ),
+            "held_is_counted rows_are_formed stands_at_its_place written_is_own",
+        ),
     },
     answers=ANSWERS,
     mutants=MUTANTS,

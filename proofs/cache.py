@@ -441,6 +441,11 @@ TREE_PAGES = "request_holds_its_prefix handles_stand path_has_every_page node_ow
 WINDOWS = "swa_positions tokens_map window_is_kept window_is_locked held_is_no_tombstone node_owns_its_window row_ends"
 WRITES = "one_owner row_ends cursor_committed_allocated full_positions phases reads_what_it_owns"
 MAPS = "tokens_map mapping_keeps_offset mapping_is_live free_maps_to_nothing"
+REACHED = "one_owner no_leak swa_is_reached"
+STATES_OF_ROWS = (
+    "states.one_owner states_go_with_rows row_says_what_is_owned running_row_has_running_states "
+    "one_row_a_session buffer_is_whole running_is_equipped names_what_it_owns cursor_committed_allocated"
+)
 SAVED_STATES = "states_go_with_rows one_row_a_session states_are_saved_once running_row_has_running_states"
 RELEVANT_LAWS = {
     "others_are_nodes": "keys_follow",
@@ -456,11 +461,14 @@ RELEVANT_LAWS = {
     **dict.fromkeys(
         ("merge node_owns_its_key", "merge node_owns_its_window"),
         "one_owner row_ends same_lengths parent_is_next keys_follow others_are_nodes node_owns_its_key "
-        "node_owns_its_window",
+        "node_owns_its_window above_is_an_order path_has_every_page no_leak swa_is_reached values_are_flags",
     ),
+    "evict_swa node_owns_its_window": f"{NODES} same_lengths swa_positions node_owns_its_key no_leak swa_is_reached",
     "merge promises_of_pass_on": "row_ends same_lengths parent_is_next keys_follow others_are_nodes node_owns_its_key "
     "node_owns_its_window",
     "window_is_locked": "request_holds_its_prefix handles_stand above_is_an_order parent_is_next keys_follow",
+    "merge window_is_locked": "request_holds_its_prefix handles_stand above_is_an_order above_goes_on parent_is_next "
+    "keys_follow held_is_no_tombstone node_owns_its_key path_has_every_page",
     **dict.fromkeys(
         ("evict_leaf window_is_locked", "evict_leaf_and_state window_is_locked"),
         "request_holds_its_prefix handles_stand above_is_an_order parent_is_next held_is_counted",
@@ -468,6 +476,22 @@ RELEVANT_LAWS = {
     "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
     "held_is_counted",
     "reads_what_it_owns": READS,
+    "leave_window reads_what_it_owns": f"{READS} full_positions gap_is_behind_the_prefix",
+    "save reads_what_it_owns": f"{READS} one_row_a_session row_ends window_is_kept",
+    **dict.fromkeys(
+        (
+            *("leaf_is_gone", "request_is_gone", "session_is_gone"),
+            *("requests_go_on", "others_go_on", "other_sessions_go_on"),
+        ),
+        REACHED,
+    ),
+    "merge requests_go_on": f"{REACHED} node_owns_its_key parent_is_next path_has_every_page",
+    "merge node_takes_in_its_parent": f"{REACHED} above_is_an_order keys_follow parent_is_next node_owns_its_key "
+    "node_owns_its_window",
+    "only_the_window_is_gone": f"{REACHED} others_are_whole row_ends same_lengths",
+    "tombstone_gets_the_rows_pages": f"{REACHED} full_positions swa_positions row_ends node_owns_its_key "
+    "node_owns_its_window",
+    "tombstone_gets_the_rows_window": "one_owner",
     "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on "
     "node_owns_its_key row_ends",
     "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags",
@@ -487,7 +511,10 @@ RELEVANT_LAWS = {
         "request_holds_its_prefix counted_is_held keys_follow counts_are_counts parent_is_next",
     ),
     "admit_tail running_row_has_running_states": "states_go_with_rows phases",
-    "state_donate running_row_has_running_states": "states_go_with_rows",
+    **dict.fromkeys(
+        ("state_donate running_row_has_running_states", "state_release running_row_has_running_states"),
+        "states_go_with_rows",
+    ),
     "merge others_are_nodes": "keys_follow parent_is_next above_is_an_order same_lengths row_ends",
     "revive_in_place promises_of_donate_swa": "row_ends same_lengths others_are_nodes keys_follow node_owns_its_key "
     "node_owns_its_window",
@@ -500,6 +527,7 @@ RELEVANT_LAWS = {
     "reads_own_window": f"{OWN_PAGES} {WINDOWS} reads_what_it_owns",
     "texts_are_known": "one_row_a_session phases",
     "own_pages_hold_own_text": f"{WRITES} one_row_a_session no_token_across_turns",
+    "leave_window own_pages_hold_own_text": f"{WRITES} gap_is_behind_the_prefix",
     **dict.fromkeys(
         ("revive_tombstone own_pages_hold_own_text", "revive_in_place own_pages_hold_own_text"),
         "one_owner cursor_committed_allocated keys_follow",
@@ -524,10 +552,12 @@ RELEVANT_LAWS = {
     "node_state_is_at_its_end": f"{WRITES} states.one_owner node_has_its_state others_are_nodes node_owns_its_key "
     "keys_follow parent_is_next states_go_with_rows row_says_what_is_owned running_row_has_running_states "
     "buffer_is_whole running_is_equipped absent_is_no_slot",
-    "own_state_is_of_own_text": "states.one_owner states_go_with_rows row_says_what_is_owned "
-    "running_row_has_running_states one_row_a_session buffer_is_whole running_is_equipped names_what_it_owns",
+    "own_state_is_of_own_text": STATES_OF_ROWS,
+    "resume own_state_is_of_own_text": f"{STATES_OF_ROWS} no_token_across_turns row_ends",
+    "state_admit own_state_is_of_own_text": f"{STATES_OF_ROWS} gone_names_nothing gone_owns_nothing states.no_leak",
     "draft_is_nobodys_text": f"{WRITES}",
-    "pass_goes_on_from_its_state": "states_go_with_rows running_row_has_running_states",
+    "pass_goes_on_from_its_state": "states_go_with_rows running_row_has_running_states own_state_is_of_own_text "
+    "row_says_what_is_owned running_is_equipped states.one_owner states.no_leak row_ends same_lengths",
     "request_gets_the_nodes_state": "states.one_owner",
     "session_goes_on_from_an_earlier_state": "states.one_owner",
     "track_gets_the_state_at_the_boundary": "running_is_equipped row_says_what_is_owned",

@@ -18,6 +18,7 @@ import z3
 
 from proofs import counterexample, lemmas, obligations, second_solver
 from proofs.asking import (
+    FEW,
     GLANCE,
     LIMITS,
     LOOKS,
@@ -95,7 +96,9 @@ def briefly(
     few = formula.core_facts
     answers = Answers()
     if few is not None:
-        answers = _only_proofs(ask([*few, z3.Not(formula.goal)], GLANCE, memory))
+        answers = _only_proofs(ask([*few, z3.Not(formula.goal)], FEW, memory))
+        if answers.z3 == UNSAT != answers.cvc5:
+            answers = _only_proofs(ask([*few, z3.Not(formula.goal)], GLANCE, memory, answers))
     if certificate is not None:
         enough = few is not None and answers.cvc5 == UNSAT
         write_certificate([*(few or ()), z3.Not(formula.goal)] if enough else formula.negated, certificate)

@@ -642,10 +642,20 @@ def frees_from(st: SessionTrimState, row: Number, first: Number, to: Length) -> 
     return but(st.pools, now=but(kept, full=cut(kept.full, row, to), swa=cut(kept.swa, row, to)))
 
 
+POSITIONS = (
+    "one_owner cursor_committed_allocated phases window_is_kept full_positions row_ends same_lengths "
+    "mapping_is_live no_leak swa_is_reached"
+)
 RELEVANT_LAWS = {
     "cursor_committed_allocated": "cursor_is_aligned",
     "full_positions": "one_owner cursor_committed_allocated phases gap_is_behind_the_prefix",
+    "save full_positions": "one_owner cursor_committed_allocated phases gap_is_behind_the_prefix row_ends "
+    "window_is_kept",
     "swa_positions": "one_owner cursor_committed_allocated phases window_is_kept",
+    **dict.fromkeys(
+        (f"{name} swa_positions" for name in ("close", "dedupe", "release", "roll_back", "save", "slide")), POSITIONS
+    ),
+    "restore swa_positions": f"{POSITIONS} cursor_is_aligned no_swa_without_window one_row_a_session",
     "tokens_map": "one_owner row_ends same_lengths others_are_whole phases cursor_committed_allocated "
     "full_positions swa_positions",
     "promises_of_adopt": "phases",

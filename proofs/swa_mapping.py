@@ -529,9 +529,13 @@ ROUTES = {
 RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",
     "row_ends": "same_lengths one_owner",
+    "shorten row_ends": "same_lengths one_owner swa_is_reached",
     "mapping_is_live": "one_owner no_leak row_ends same_lengths free_maps_to_nothing",
     "swa_is_reached": "one_owner no_leak row_ends same_lengths free_maps_to_nothing mapping_is_live pending_together",
     "pending_together": "one_owner no_leak mapping_is_live",
+    "roll_back pending_together": "one_owner no_leak mapping_is_live free_maps_to_nothing pending_in_group",
+    "frees_the_swa_pages_of_what_is_named": "one_owner no_leak",
+    "roll_back available_counts": "pending_in_group places released_if_sorted",
     "pending_in_group": "backup_still_holds",
     "backup_still_holds": "same_lengths no_leak row_ends",
 }
