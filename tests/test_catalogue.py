@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ def test_the_stems_of_schedulers_are_those_that_repairs_are_tried_on() -> None:
     assert set(SCHEDULERS) == TRIALS.keys()
 
 
+@cache
 def standing(engine: str) -> list[KeptFinding]:
     return of_engine(engine, kept_findings.with_rows(kept_findings.kept()))
 

@@ -96,7 +96,8 @@ def kept() -> Json:
 
 def with_rows(found: Json) -> Findings:
     """Each kept trace with its rows."""
-    return [(trace_files.load(name), rows) for name, rows in found["traces"].items()]
+    files = {one.name: one for one in trace_files.every()}
+    return [(files.get(name) or trace_files.load(name), rows) for name, rows in found["traces"].items()]
 
 
 def label(row: Json) -> str:
