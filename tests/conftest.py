@@ -80,6 +80,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
+    """What was made up to now stays until the end: Python no longer goes through it when it looks for unused objects."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
     """What is imported stays until the end: no later look for unused objects goes through it again."""
     gc.collect()
     gc.freeze()
