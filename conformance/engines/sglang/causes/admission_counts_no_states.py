@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import length_hint
 from typing import Any
 
 
@@ -20,7 +21,9 @@ def repair() -> None:
             wanted = sum(not kv.holds_mamba for kv in new)
             wanted += tracks * sum(kv.mamba_ping_pong_track_buffer is None for kv in new)
             prefix = int(req.prefix_len > 0 or req.needs_host_load_back())  # a state that is locked, or loaded
-            if wanted + prefix > rows.mamba_allocator.available_size() + tree.mamba_evictable_size():
+            states = rows.mamba_allocator
+            free = states.available_size() + length_hint(states._alloc_iter or ())  # set aside for this round
+            if wanted + prefix > free + tree.mamba_evictable_size():
                 return schedule_policy.AddReqResult.NO_TOKEN
         return real(self, req, *args, **given)
 
