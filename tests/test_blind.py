@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -145,3 +146,17 @@ def test_what_is_kept_knew_no_trace() -> None:
     assert not [row["name"] for search in kept for row in search["found"] if row["name"]]
     newest = FINDINGS[0].rows[-1]["release"]
     assert {one["release"] for one in kept if one["engine"] == "sglang"} == {newest}
+
+
+def test_half_of_the_second_judge_and_all_of_the_first_go_to_schedulers() -> None:
+    first, second = (
+        list(islice(stems, 8)) for stems in blind_search.turns(["a", "server", "b", "host", "c"], ["server", "host"])
+    )
+    assert first == ["server", "host"] * 4
+    assert second == ["host", "a", "server", "b", "host", "c", "server", "a"]
+
+
+@pytest.mark.parametrize(("stems", "judges"), [(["a", "b"], 1), (["server"], 1), ([], 0)])
+def test_one_kind_of_stems_has_one_judge(stems: list[str], judges: int) -> None:
+    found = blind_search.turns(stems, ["server"])
+    assert [list(islice(one, len(stems))) for one in found] == [stems] * judges

@@ -1,7 +1,8 @@
 """The search for the kept causes of an engine from nothing: no trace is replayed and no known difference is avoided.
 
 Two judges search a release side by side, as ``slotproof check`` searches: one the stems that drive the engine's own
-scheduler, one all other stems, each in turn. What is found is repaired, as a developer would do it: where the repair of
+scheduler, in turn; one these and all other stems by turns, since what clients can cause shows on schedulers. What is
+found is repaired, as a developer would do it: where the repair of
 a cause mends a finding, the search goes on with that repair. A finding that no repair mends ends its judgement, and the
 next one begins from another seed.
 """
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import chain, cycle
 
 from conformance.driver.protocol import Json
 from conformance.search.connection import EngineDied, Served, Subject, ToolError
@@ -76,18 +77,28 @@ class BlindSearch:
                 self.found.append({"stem": stem, "seed": seed, "second": second, "repairs": [*repairs], **shown, **run})
 
 
+def turns(stems: Sequence[str], schedulers: Sequence[str]) -> list[Iterator[str]]:
+    """For each judge the stems that it judges, one after another, without end. ``schedulers``: the stems that drive an
+    engine's own scheduler.
+    """
+    real = [stem for stem in stems if stem in schedulers]
+    others = [stem for stem in stems if stem not in schedulers]
+    if not (real and others):
+        return [cycle(stems)] if stems else []
+    return [cycle(real), chain.from_iterable(zip(cycle(reversed(real)), cycle(others), strict=False))]
+
+
 def search(subject: Subject, schedulers: Sequence[str], seed: int, seconds: float) -> Json:
     """Searches a release from nothing. ``schedulers``: the stems that drive an engine's own scheduler. The result:
     what was found, and what was done.
     """
     with Served(subject) as served:
-        stems = served.ready()["stems"]
         one = BlindSearch(served, time.monotonic() + seconds)
-        halves = [stem for stem in stems if stem in schedulers], [stem for stem in stems if stem not in schedulers]
         judges = [
-            threading.Thread(target=one.judge, args=(cycle(half), iter(range(first, first + SEEDS))))
-            for half, first in zip(halves, (seed * SEEDS, seed * SEEDS * SEEDS), strict=True)
-            if half
+            threading.Thread(target=one.judge, args=(stems, iter(range(first, first + SEEDS))))
+            for stems, first in zip(
+                turns(served.ready()["stems"], schedulers), (seed * SEEDS, seed * SEEDS * SEEDS), strict=False
+            )
         ]
         for judge in judges:
             judge.start()
