@@ -328,6 +328,12 @@ def check(
     steps: Annotated[int, typer.Option(min=0, help="Go on until each stem has done this many operations.")] = 0,
     seed: Seed = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Stems judged at a time; default: the processors.")] = None,
+    repaired: Annotated[
+        bool,
+        typer.Option(
+            "--repaired", help="Repair the known causes of the release, and draw what they stood in the way of."
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="Where the engine's tensors are: cpu or cuda.")] = "cpu",
     option: Options = None,
     call_limit: CallLimit = "60s",
@@ -370,6 +376,7 @@ def check(
                 sarif=sarif,
                 format=form,
                 call_limit=seconds_of(call_limit, "--call-limit"),
+                repaired=repaired,
             )
         )
     )

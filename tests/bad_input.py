@@ -112,6 +112,8 @@ OPTIONS = [
     A("check sglang --source folder --release 0.5.12", r"--release.*--source|--source.*--release"),
     A("check ours --base nowhere", r"--base"),
     A("check bi_good:make --source . --base nosuchrevision", r"nosuchrevision"),
+    A("check ours --repaired", r"--repaired.*--release"),
+    A("check sglang --release 0.5.12 --base 0.5.11 --repaired", r"--repaired.*--base"),
     A("check ours --option x", r"--option x.*NAME=VALUE"),
     A("check ours --option x=1", r"no option 'x'"),
     A("check ours --option =1", r"--option =1"),

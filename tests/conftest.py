@@ -55,6 +55,7 @@ def memory_is_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
         if isinstance(value, _lru_cache_wrapper):
             value.cache_clear()
     gc.collect()
+    gc.freeze()  # what is left, such as the modules of an engine, stays: no later look goes through it again
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -77,12 +78,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=later)
     left = {*later}
     items[:] = [item for item in items if item not in left]
-
-
-def pytest_collection_finish() -> None:
-    """What was made up to now stays until the end: Python no longer goes through it when it looks for unused objects."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_collection_finish() -> None:

@@ -105,6 +105,7 @@ EXECUTED: dict[str, tuple[Small | Nightly | InCI, ...]] = {
     ),
     "slotproof check sglang --release 0.5.23": (Nightly((0, 1), release=True),),
     "slotproof check sglang server --release 0.5.23": (Nightly((0, 1), release=True),),
+    "slotproof check sglang server --release 0.5.23 --repaired": (Nightly((0, 1), release=True),),
     "slotproof campaign sglang cache --release 0.5.23 --for 8h -o nights": (
         Nightly((0, 1, 4), "slotproof campaign sglang cache --release 0.5.23 --for 20s -o nights", release=True),
     ),

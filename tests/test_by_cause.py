@@ -1,4 +1,4 @@
-"""A new finding is named by the cause whose repair mends its run."""
+"""A new finding is named by the cause whose repair mends its run; and a release is checked without its known causes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from collections.abc import Iterator
 import pytest
 from driven import NEWEST, have
 
+from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
+from conformance.search import judge
 from conformance.search.connection import Served, Subject
+from conformance.stems.server.exclusions import ServerExclusion
 from conformance.traces import trace_files
 from conformance.traces.outcome import Break
+from slotproof.checks import repaired
 from slotproof.checks.by_cause import line_of, name_causes
 
 OF_CAUSES = {
@@ -76,3 +80,35 @@ def test_an_engine_that_cannot_be_repaired_has_no_known_cause() -> None:
         found = rows("close_beside_running_turn")
         name_causes(found, server)
         assert [row["cause"] for row in found] == [""]
+
+
+@pytest.mark.engine
+def test_a_finding_says_what_its_run_shows_without_the_repairs(served: Served) -> None:
+    broken, lawful, endless = rows("close_beside_running_turn", *["close_beside_running_turn"] * 2)
+    lawful["trace"] = {**lawful["trace"], "steps": lawful["trace"]["steps"][:1]}
+    endless["trace"] = {**endless["trace"], "steps": [{"op": "no_such_call"}]}
+    repaired.tell_without([broken, lawful, endless], served)
+    assert broken["base"].startswith("without the repairs the trace breaks ")
+    assert lawful["base"] == repaired.HOLDS
+    assert endless["base"].startswith("without the repairs the trace ends sooner: ")
+
+
+@pytest.mark.engine
+def test_the_causes_of_a_release_are_those_that_it_is_known_to_have(served: Served) -> None:
+    assert {*OF_CAUSES.values()} <= {*repaired.standing(served.subject, served.hello["roots"])}
+    for subject, roots in ((served.subject, []), (Subject("sglang", "0.1.0"), served.hello["roots"])):
+        with pytest.raises(UsageError, match=f"no cause of sglang {subject.release} is known with its repair"):
+            repaired.standing(subject, roots)
+
+
+def test_a_repaired_cause_is_neither_listed_nor_avoided() -> None:
+    asked = {"engine": "sglang", "listed": NEWEST}
+    listed = judge.listed_of(asked)
+    for cause, avoided in (
+        ("finished_batch_counts_as_busy", {ServerExclusion.RELEASE_AFTER_ANSWER}),
+        ("rejected_turn_keeps_session", set()),  # a trace of another cause is avoided by this, too
+    ):
+        without = judge.listed_of({**asked, "repaired": [cause]})
+        gone = {one.trace for one in listed} - {one.trace for one in without}
+        assert {trace for trace in OF_CAUSES if OF_CAUSES[trace] == cause} == gone & OF_CAUSES.keys()
+        assert judge.excluded("server", listed) - judge.excluded("server", without) == avoided

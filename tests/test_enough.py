@@ -295,7 +295,7 @@ def test_what_is_missing_is_said() -> None:
 @pytest.mark.parametrize("base", [None, {"label": "base"}])
 def test_a_stem_on_which_too_little_was_done_ends_with_4(base: Json | None) -> None:
     lists: Json = {name: [] for name in LISTS}
-    report = {**lists, "base": base, "subject": {"own": False, "options": {}}, "options": {"stems": []}}
+    report = {**lists, "base": base, "subject": {"own": False, "options": {}}, "options": {"stems": [], "repaired": []}}
     report["results"] = [result(too_seldom=["acquire"])]
     code, reason = checking._exit(report)
     assert (code, reason) == (4, "not enough, so no verdict: lock_ref (never reached: acquire)")

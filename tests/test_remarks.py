@@ -150,7 +150,14 @@ def report(base: Json | None, *gone: Json, new: tuple[Json, ...] = ()) -> Json:
     looked: Json = {"runs": 9, "steps": 900, "refused": 1, "never_reached": [], "enough": True, "ran": {}}
     looked |= {"stem": "allocator", "verdict": "conforms", "cut_short": False, "seconds": 1.0}
     looked |= {"claimed": [], "too_seldom": [], "over": 0.0}
-    made = {**empty, "base": base, "gone": list(gone), "new": list(new), "options": {"stems": []}, "seconds": 1.0}
+    made = {
+        **empty,
+        "base": base,
+        "gone": list(gone),
+        "new": list(new),
+        "options": {"stems": [], "repaired": []},
+        "seconds": 1.0,
+    }
     made["over"] = 0.0
     made |= {"subject": {**subject, "isolation": isolation}, "slotproof": "0"}
     made["results"] = [{**looked, **{name: len(made[name]) for name in LISTS}}]

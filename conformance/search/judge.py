@@ -31,7 +31,7 @@ from conformance.stems.found import law_of, servers
 from conformance.stems.machine import Sink, TimeIsUp
 from conformance.stems.stem_registry import ROOMS
 from conformance.telling.tell import tell
-from conformance.traces import known, trace_files
+from conformance.traces import cause_files, known, trace_files
 from conformance.traces.compare import Status
 from conformance.traces.known import KnownDifference
 from conformance.traces.outcome import Break, Outcome, outcome
@@ -62,7 +62,8 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     found = search.new()
     rows: dict[str, list[Json]] = {
         "known": [row for _, (occurs, row) in replayed if occurs],
-        "gone": [row for _, (occurs, row) in replayed if not occurs],
+        # what a repair has mended, too, is not gone from the release
+        "gone": [row for _, (occurs, row) in replayed if not occurs and not asked.get("repaired")],
     }
     verdict = _gravest([*found, *rows["known"]])
     return {**search.done.as_json(verdict, search.cut_short), "ran": search.make.as_json(), "new": found, **rows}
@@ -148,8 +149,12 @@ class Alone:
 
 
 def listed_of(asked: Json) -> list[KnownDifference]:
-    """The known differences of the release ``asked["listed"]`` of the engine."""
-    return known.of_release(registry.plugin(asked["engine"]).folder, asked["listed"])
+    """The known differences of the release ``asked["listed"]`` of the engine, without those of the causes that are
+    repaired in this process (``asked["repaired"]``).
+    """
+    repaired = {name for cause in asked.get("repaired", ()) for name in cause_files.load(cause).names_of_traces}
+    listed = known.of_release(registry.plugin(asked["engine"]).folder, asked["listed"])
+    return [difference for difference in listed if difference.trace not in repaired]
 
 
 def excluded(stem: str, listed: Iterable[KnownDifference]) -> frozenset[StrEnum]:

@@ -10,7 +10,7 @@ import json as jsonlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -25,14 +25,14 @@ from conformance.driver.lockstep import LATENT, VIOLATION
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
-from conformance.search.connection import DIED, EngineDied, Served, Subject, ToolError
+from conformance.search.connection import DIED, Connection, EngineDied, Served, Subject, ToolError
 from conformance.search.enough import NOT_ENOUGH
 from conformance.search.served import run_in
 from conformance.stems.found import rooms
 from conformance.traces.compare import Status, compare, in_words
 from conformance.traces.outcome import How, Outcome
 from conformance.traces.trace_files import LISTS
-from slotproof.checks import emit, remarks, weigh
+from slotproof.checks import emit, remarks, repaired, weigh
 from slotproof.checks.again import Again
 from slotproof.checks.by_cause import name_causes
 from slotproof.checks.subjects import Base, base_of
@@ -57,6 +57,7 @@ class CheckOptions:
     each stem (``conformance.search.enough``) is done also where that takes longer. ``examples``: drawn runs for each
     stem, ``None`` for as many as the budget allows. ``call_limit``: seconds after which a call to the engine hangs.
     ``first``: with a base, the search ends with the first violation that is new or worse, once it is shrunk.
+    ``repaired``: the known causes of the release are repaired, see ``slotproof.checks.repaired``.
     """
 
     subject: Subject
@@ -74,20 +75,28 @@ class CheckOptions:
     again: bool = True
     call_limit: float = 60.0
     first: bool = False
+    repaired: bool = False
 
 
 @dataclass
 class Bench:
-    """The processes of a check: the subject, and the base if there is one."""
+    """The processes of a check: the subject, and the base if there is one. ``repairs``: the known causes that are
+    repaired in the subject.
+    """
 
     subject: Served
     base: Served | None
     why: str
+    repairs: Sequence[str] = ()
 
     @property
     def own(self) -> bool:
         """The subject is our own implementation."""
         return bool(self.subject.hello["own"])
+
+    def connect(self) -> Connection:
+        """A connection to the subject, with its repairs."""
+        return self.subject.connect(self.repairs)
 
 
 def run(options: CheckOptions) -> int:
@@ -104,16 +113,20 @@ def report_of(options: CheckOptions) -> Json:
     begun = time.monotonic()
     choose(options.stems, rooms(), "stem")
     registry.must_have(options.subject.engine, options.subject.options)
+    if options.repaired:
+        repaired.must_be_possible(options.subject, options.base)
     with _bench(options) as bench:
         hello = bench.subject.hello
         stems = choose(options.stems, hello["stems"], STEM_OF_ENGINE)
         loaded = time.monotonic()
         deadline = None if options.budget is None else loaded + options.budget - ENDING
-        again = Again(options.subject.engine, options.subject.options, kept=options.again)
+        again = Again(options.subject.engine, options.subject.options, kept=options.again and not options.repaired)
         with progress() as bar:
             judged = _judge_all(stems, bench, options, deadline, again, bar)
         found = [row for j in judged for name in ("new", "worse") for row in j.get(name, [])]
-        name_causes(found, bench.subject, deadline)
+        name_causes(found, bench.subject, deadline, bench.repairs)
+        if bench.repairs:
+            repaired.tell_without(found, bench.subject)
         again.keep([one for row in found for one in (row, *row["folded"])], stems)
         ended = time.monotonic()
         over = 0.0 if options.budget is None else max(ended - loaded - options.budget, 0.0)
@@ -134,7 +147,8 @@ def _bench(options: CheckOptions) -> Iterator[Bench]:
             except EngineError as error:
                 raise EngineError(f"the base cannot be loaded: {error}") from error
         must_be_as_before(options.subject, subject.hello, None if base is None else base.subject)
-        yield Bench(subject, beside, "" if base is None else base.why)
+        repairs = repaired.standing(options.subject, subject.hello["roots"]) if options.repaired else []
+        yield Bench(subject, beside, "" if base is None else base.why, repairs)
 
 
 def _judge_all(
@@ -194,13 +208,13 @@ def _judge(
             **{"examples": options.examples, "steps": options.steps, "strict": bench.own},
         }
         if bench.base is None:
-            asked |= {"do": "alone", "listed": options.subject.release}
+            asked |= {"do": "alone", "listed": options.subject.release, "repaired": bench.repairs}
         else:
             listed = bench.base.subject.release or bench.base.hello["says"]
             asked |= {"do": "beside", "base": bench.base.path, "again": again.of(stem), "listed": listed}
             asked["roots"] = bench.base.hello["roots"]
             asked["first"] = options.first
-        with bench.subject.connect() as connection:
+        with bench.connect() as connection:
             try:
                 judged = connection.ask(asked, said)
                 break
@@ -231,7 +245,7 @@ def _deaths(stem: str, bench: Bench) -> list[tuple[Status, Json]]:
         raise EngineError(f"{subject.hello['label']}: the maker of {stem} was called with {config}: {what}")
     if trace is None or not trace.steps:
         raise ToolError(f"the process of {subject.hello['label']} ended: {reason or subject.last_line()}", "")
-    with subject.connect() as connection:
+    with bench.connect() as connection:
         found = connection.outcome(trace).first
     if found is None and watchdog.hung(dump):
         return []
@@ -263,7 +277,7 @@ def _report(judged: list[Json], bench: Bench, options: CheckOptions, seconds: fl
         "options": {
             **{"stems": list(options.stems), "examples": options.examples, "steps": options.steps},
             **{"seed": options.seed, "budget": options.budget, "workers": options.workers},
-            "device": options.subject.device,
+            **{"device": options.subject.device, "repaired": [*bench.repairs]},
         },
         "seconds": round(seconds, 1),
         **lists,

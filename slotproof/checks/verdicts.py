@@ -48,7 +48,8 @@ def show_report(report: Json) -> None:
         )
     if report["over"]:
         say(f"{report['over']} s more than the budget of {report['options']['budget']:g} s", style="yellow")
-    say(f"{report['subject']['label']}: {report['reason']} ({report['seconds']} s)", style="bold")
+    label = report["subject"]["label"] + (", repaired" if report["options"]["repaired"] else "")
+    say(f"{label}: {report['reason']} ({report['seconds']} s)", style="bold")
 
 
 def _heading(report: Json) -> Iterable[str]:
@@ -56,6 +57,8 @@ def _heading(report: Json) -> Iterable[str]:
     yield subject["label"] + (f", compared with {base['why']}" if base else "")
     network = subject["isolation"]["network"]
     yield from subject["notes"]
+    if repaired := report["options"]["repaired"]:
+        yield f"known causes that were repaired first: {', '.join(repaired)}"
     yield f"the engine ran in processes of its own: network {network}, home {subject['isolation']['home']}"
 
 
