@@ -77,6 +77,7 @@ def certificate(smt2: str, limit: int) -> str | None:
 def _reading(smt2: str, limit: int, more: Mapping[str, str] = MappingProxyType({})) -> cvc5.Solver:
     """A solver that has read the script."""
     solver = cvc5.Solver(cvc5.TermManager())
+    solver.setOption("verbosity", "-1")  # else it warns on standard error of names that it renames
     for name, value in {**options(limit), **more}.items():
         solver.setOption(name, value)
     parser = cvc5.InputParser(solver)
