@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +17,14 @@ import torch
 
 from conformance.driver import exception_origin
 from conformance.driver.lockstep import ANSWERED, REFUSAL, VIOLATION, EngineCall, Finding, _sent_to_engine, refusing
-from conformance.driver.protocol import EngineError, Json, OutOfMemory, TurnedAway
+from conformance.driver.protocol import EngineError, Json, OutOfMemory, TurnedAway, Unsupported
 from conformance.engines import registry, sglang, side_by_side, toy
 from conformance.engines.adapters import PoolAdapter
 from conformance.engines.array_tl import memory
 from conformance.search.check import Search, check
 from conformance.stems.pools import calls
 from conformance.stems.swa_mapping import faults as a_fault
+from conformance.stems.vetting import told_where_it_fails
 
 ROOT = Path(__file__).parents[1]
 Does = Callable[..., Any]
@@ -251,3 +253,35 @@ def test_the_command_ends_with_3_and_names_the_line(tmp_path: Path) -> None:
     assert done.returncode == 3, done
     assert "failed in Slotproof's own code, at conformance/engines/adapters.py:" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_engine_that_cannot_be_built_says_where() -> None:
+    def make(_: Json) -> Any:
+        engine_fails()
+
+    said = (
+        rf"toy, allocator: the engine cannot be built: AssertionError: out of luck \({__file__}:\d+\), for .*'size': 4"
+    )
+    with pytest.raises(EngineError, match=said):
+        told_where_it_fails(make, "toy, allocator")({"size": 4})
+
+
+def test_a_maker_of_slotproof_that_fails_is_no_fault_of_the_engine() -> None:
+    def make(config: Json) -> Any:
+        return PoolAdapter(config, 1, 2, 3, 4, 5)  # type: ignore[arg-type]
+
+    def refuse(_: Json) -> Any:
+        raise Unsupported("no such pool")
+
+    with pytest.raises(TypeError):
+        told_where_it_fails(make, "toy, allocator")({"size": 4})
+    with pytest.raises(Unsupported):
+        told_where_it_fails(refuse, "toy, allocator")({"size": 4})
+
+
+def test_the_engines_of_this_repository_are_built_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = {"allocator": lambda _: engine_fails()}
+    found = registry.load("toy")
+    monkeypatch.setattr(type(registry.plugin("toy")), "load", lambda *_, **__: replace(found, makers=broken))
+    with pytest.raises(EngineError, match="toy, allocator: the engine cannot be built: AssertionError: out of luck"):
+        registry.load("toy").makers["allocator"]({"size": 4})

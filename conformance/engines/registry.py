@@ -27,7 +27,7 @@ from conformance.driver.options import EngineOption, Given, chosen, words
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import named
 from conformance.stems.kinds import Kinds, together
-from conformance.stems.vetting import vetted
+from conformance.stems.vetting import told_where_it_fails, vetted
 
 GROUP = "slotproof.engines"
 SHARED = (
@@ -272,7 +272,9 @@ def load(
     declared = options_of(found)
     given = {"options": chosen(name, declared, options)} if declared or options else {}
     if name in _built_in():
-        return replace(found.load(release, source, device, **given), device=device, options=options)
+        built = found.load(release, source, device, **given)
+        safe = {stem: told_where_it_fails(make, f"{built.label}, {stem}") for stem, make in built.makers.items()}
+        return replace(built, makers=safe, device=device, options=options)
     simple = isinstance(found, SimplePlugin)  # its code is imported from the folder, and it has no other use for it
     loaded = found.load(release, None if simple else source, device, **given)
     makers = {stem: _checked(stem, make, source if simple else None, name) for stem, make in loaded.makers.items()}

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from conformance.driver.exception_origin import place
 from conformance.driver.naming import close
 from conformance.driver.protocol import EngineError, Json, Unsupported, lacking
 from conformance.stems.found import room_of
@@ -62,6 +63,26 @@ def vetted(stem: str, make: Callable[[Json], Any], where: str) -> Callable[[Json
             _must_read(stem, checked, config)
             known.append(type(engine))
         return checked
+
+    return made
+
+
+def told_where_it_fails(make: Callable[[Json], Any], where: str) -> Callable[[Json], Any]:
+    """The maker of an engine that this repository drives. Where the engine's own code raises an exception while it is
+    built, that is an ``EngineError`` with its file and line; an exception of Slotproof's own code passes as it is.
+    ``where``: the engine and the stem.
+    """
+
+    def made(config: Json) -> Any:
+        try:
+            return make(config)
+        except (Unsupported, EngineError):
+            raise
+        except Exception as error:
+            if place(error) is not None:
+                raise
+            what = f"{told(error)}, for the configuration {config}"
+            raise EngineError(f"{where}: the engine cannot be built: {what}") from error
 
     return made
 
@@ -211,13 +232,13 @@ def told(error: BaseException) -> str:
     """An exception in one line, with the file and the line where it was raised: in the engine's code, where a function
     of Python's own library raised it.
     """
-    passed, place = error.__traceback__, ""
+    passed, where = error.__traceback__, ""
     while passed is not None:
         file = passed.tb_frame.f_code.co_filename
-        if not file.startswith("<") and not (place and _of_python(file)):  # "<": code without a file
-            place = f" ({file}:{passed.tb_lineno})"
+        if not file.startswith("<") and not (where and _of_python(file)):  # "<": code without a file
+            where = f" ({file}:{passed.tb_lineno})"
         passed = passed.tb_next
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 def _of_python(file: str) -> bool:
