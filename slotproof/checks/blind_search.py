@@ -19,7 +19,7 @@ from conformance.driver.protocol import Json
 from conformance.search.connection import EngineDied, Served, Subject, ToolError
 from slotproof.checks.by_cause import name_causes
 
-SHARE = 45.0  # seconds of a judgement, with shrinking
+SHARE = 30.0  # seconds of a judgement, with shrinking
 SEEDS = 1_000  # of the judgements of one search
 SHOWN = ("law", "severity", "detail", "name", "cause")
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from conformance.driver.protocol import EngineError, Json
 from conformance.driver.trace import Trace
 from conformance.search.connection import Served, ToolError
-from conformance.traces import cause_files
+from conformance.traces import cause_files, trace_files
+from conformance.traces.cause_files import Cause
 
 
 def name_causes(
@@ -18,12 +19,19 @@ def name_causes(
     an empty one. ``deadline``: no more causes are tried after this time, by ``time.monotonic``. ``repairs``: the causes
     whose repairs the engine had when these were found.
     """
-    for cause in cause_files.every():
+    engines = [cause for cause in cause_files.every() if cause.engine == served.subject.engine]
+    for cause in sorted(engines, key=lambda cause: not _is_likely(cause, rows)):
         left = [row for row in rows if not row["cause"]]
-        if cause.engine != served.subject.engine or not left or (deadline is not None and time.monotonic() > deadline):
-            continue
+        if not left or (deadline is not None and time.monotonic() > deadline):
+            return
         for row in _mended(left, served, [*repairs, cause.name]):
             row["cause"] = cause.name
+
+
+def _is_likely(cause: Cause, rows: Sequence[Json]) -> bool:
+    """One of the findings breaks the law of a stem that a trace of the cause breaks: the cause is tried before others."""
+    shown = {(kept.trace.stem, kept.law) for kept in map(trace_files.load, cause.names_of_traces)}
+    return any((row["stem"], row["law"]) in shown for row in rows)
 
 
 def _mended(rows: Sequence[Json], served: Served, repairs: Sequence[str]) -> list[Json]:
