@@ -206,3 +206,12 @@ def test_a_server_of_each_model_is_tried_with_each_choice_of_sessions() -> None:
 def test_servers_that_an_engine_declares_are_drawn() -> None:
     assert {config["model"] for config in drawn("server", Kinds(launches=TWO)).configs} == {"small", "odd"}
     assert drawn("server", Kinds()).configs == []
+
+
+def test_what_changed_a_drawn_server_is_told() -> None:
+    one, other = (pair(MODEL, "odd", "pages", "of 4"), pair(MODEL, "odd", SESSIONS, "one"))
+    known = TWO._replace(never=frozenset(), avoided={"one.known": frozenset({one}), "other.known": frozenset({other})})
+    both = ["one.known", "other.known"]
+    assert known.changed_by({MODEL: 1, "pages": 1, SESSIONS: 1}, both) == both
+    assert known.changed_by({MODEL: 1, "pages": 1}, both) == ["one.known"]
+    assert known.changed_by({MODEL: 0, "pages": 1, SESSIONS: 1}, both) == []

@@ -147,7 +147,15 @@ def report(base: Json | None, *gone: Json, new: tuple[Json, ...] = ()) -> Json:
     empty: Json = {name: [] for name in LISTS}
     subject = {"label": "mine", "own": False, "options": {}, "notes": [], "source": None, "engine": "mine", "roots": []}
     isolation = {"network": "none", "home": "none"}
-    looked: Json = {"runs": 9, "steps": 900, "refused": 1, "never_reached": [], "enough": True, "ran": {}}
+    looked: Json = {
+        "runs": 9,
+        "steps": 900,
+        "refused": 1,
+        "never_reached": [],
+        "avoided": {},
+        "enough": True,
+        "ran": {},
+    }
     looked |= {"stem": "allocator", "verdict": "conforms", "cut_short": False, "seconds": 1.0}
     looked |= {"claimed": [], "too_seldom": [], "over": 0.0}
     made = {
@@ -205,3 +213,10 @@ def test_without_a_base_a_listed_difference_that_is_gone_hides_nothing(capsys: p
 def test_something_new_is_the_reason_though_something_is_gone() -> None:
     made = report(BASE, row(LEAK, "allocator", name="kept_leak"), new=(row(SLIDE, "block_cache"),))
     assert (made["exit"], made["reason"]) == (1, "something new is broken")
+
+
+def test_what_was_drawn_otherwise_is_told_with_how_often() -> None:
+    said = verdicts.avoided({"stem": "server", "avoided": {"server.b": 1, "server.a": 1, "server.c": 12}})
+    assert said == (
+        "server: drawn otherwise, since it is known to break a law: server.c 12 times, server.a once, server.b once"
+    )

@@ -269,8 +269,12 @@ def test_each_way_to_give_memory_back_is_avoided_by_itself(
 ) -> None:
     run: Any = SimpleNamespace(quiet=True, paused=paused, settled=settled)
     assert {one for one in ServerExclusion if not may_release_memory(run, {one})} == avoided
+    client = Client(lambda *_, **__: None, {*ServerExclusion})
+    assert client._may(may_release_memory, run) == (not avoided)
+    assert dict(client.avoided) == dict.fromkeys(avoided, 1)
     run.quiet = False
-    assert not may_release_memory(run, ())
+    assert not client._may(may_release_memory, run)
+    assert dict(client.avoided) == dict.fromkeys(avoided, 1), "nobody may ask for it now"
 
 
 @pytest.mark.parametrize("avoid", [[], [ServerExclusion.EMPTY_TURN]], ids=["any", "avoided"])
@@ -287,6 +291,7 @@ def test_a_client_sends_turns_that_add_nothing_and_turns_that_want_nothing(avoid
         client.send(run, LEAST._replace(pick=pick, answer=3))
         sent.append((len(lock.trace.steps[-1]["tokens"]), lock.trace.steps[-1]["longest"]))
     assert sent == ([(1, 3)] * 4 if avoid else [(1, 3), (0, 3), (1, 0), (1, 3)])
+    assert dict(client.avoided) == dict.fromkeys(avoid, 2)
 
 
 def test_what_no_client_sends_is_misuse() -> None:

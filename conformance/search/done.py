@@ -68,6 +68,7 @@ class Done:
             **{"stem": self.stem, "verdict": verdict, "enough": enough, "runs": sink.runs, "steps": sink.steps},
             "refused": sum(n for (_, outcome), n in sink.counts.items() if outcome == "refused"),
             "transitions": sink.transitions,
+            "avoided": dict(sorted(sink.avoided.items())),
             "never_reached": [name for name in names if not sink.counts[name, "done"]],
             "claimed": sorted(effort.claims),
             "too_seldom": [] if none_wanted else effort.too_seldom,

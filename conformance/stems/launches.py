@@ -70,6 +70,11 @@ class Launches(NamedTuple):
             found[option] = choices[0] if refused else choice
         return found
 
+    def changed_by(self, numbers: Mapping[str, int], exclude: Collection[str]) -> list[str]:
+        """Those of these exclusions for each of which alone another server is chosen than without any."""
+        drawn = self.chosen(numbers)
+        return [str(name) for name in exclude if self.chosen(numbers, [name]) != drawn]
+
     def probes(self) -> Iterator[dict[str, LaunchChoice]]:
         """A server of each model, with each choice of sessions that it may have."""
         for model, sessions in product(range(len(self.models)), range(len(self.sessions))):

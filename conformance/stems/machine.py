@@ -57,7 +57,8 @@ class Sink:
     """What a check keeps of its runs, and what it decides while they are drawn.
 
     ``counts``: how often each transition was done and refused. ``promised``: see ``conformance.driver.lockstep.Law``.
-    ``lacks``: the operations that the engine did not have in some run. ``runs``: how many were started. ``failure``:
+    ``lacks``: the operations that the engine did not have in some run. ``avoided``: by exclusion, how many drawn
+    servers, and messages and turns of servers, it has changed. ``runs``: how many were started. ``failure``:
     the last run that ended with a finding. ``latent``: the first run with a latent finding. ``no_verdict``: why the
     engine can have no verdict, if it cannot.
 
@@ -92,6 +93,7 @@ class Sink:
     wanted: Callable[[Json, Collection[str]], bool] = wants_all
     begun: Callable[[Json, Collection[str]], object] = _no
     refused: set[str] = field(default_factory=set)
+    avoided: Counter[str] = field(default_factory=Counter)
 
     def add(self, law: Law) -> None:
         """Adds the counts of one run."""

@@ -29,7 +29,7 @@ def name_causes(
 
 
 def _is_likely(cause: Cause, rows: Sequence[Json]) -> bool:
-    """One of the findings breaks the law of a stem that a trace of the cause breaks: the cause is tried before others."""
+    """One of the findings breaks the law of a stem that a trace of the cause breaks: it is tried before others."""
     shown = {(kept.trace.stem, kept.law) for kept in map(trace_files.load, cause.names_of_traces)}
     return any((row["stem"], row["law"]) in shown for row in rows)
 

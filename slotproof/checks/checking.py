@@ -291,10 +291,10 @@ def _result(judged: Json) -> Json:
     """The judgement on a stem without its findings, which are in the lists: only the first of the gravest is named."""
     rows = [row for name in ("new", "worse", "known") for row in judged.get(name, [])]
     gravest = next((row for row in rows if row["severity"] == judged["verdict"]), {"law": None, "kind": None})
-    looked = ("runs", "steps", "refused", "transitions", "claimed", "too_seldom", "never_reached", "cut_short")
+    done = ("enough", "runs", "steps", "refused", "transitions", "avoided", "claimed", "too_seldom", "never_reached")
     return {
         **{"stem": judged["stem"], "verdict": judged["verdict"], "law": gravest["law"], "kind": gravest["kind"]},
-        **{key: judged[key] for key in ("enough", *looked, "seconds", "over", "ran")},
+        **{key: judged[key] for key in (*done, "cut_short", "seconds", "over", "ran")},
         **{name: len(judged.get(name, [])) for name in LISTS},
     }
 

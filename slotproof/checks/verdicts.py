@@ -41,6 +41,9 @@ def show_report(report: Json) -> None:
     show(_looked(report["results"]))
     for result in report["results"]:
         _reach(result, sentences=len(report["results"]) == 1)
+        if result["avoided"]:
+            say(avoided(result), style="dim")
+            say("  --repaired draws what it can repair", style="dim")
     if not beside and report["subject"]["source"] and report["new"]:
         say(
             "--base shows only what breaks here and holds on your main branch, a release or another folder",
@@ -139,6 +142,13 @@ def _time(result: Json) -> str:
     """The seconds of a stem, and whether its search was cut short, or took longer than was asked for."""
     over = f" (over by {result['over']:.1f})" if result["over"] >= 0.1 else ""
     return f"{result['seconds']:.1f}{' (cut short)' if result['cut_short'] else ''}{over}"
+
+
+def avoided(result: Json) -> str:
+    """What was drawn otherwise than it came, since it is known to break a law."""
+    often = sorted(result["avoided"].items(), key=lambda one: (-one[1], one[0]))
+    said = ", ".join(f"{name} {'once' if times == 1 else f'{times} times'}" for name, times in often)
+    return f"{result['stem']}: drawn otherwise, since it is known to break a law: {said}"
 
 
 def _reach(result: Json, sentences: bool) -> None:

@@ -53,6 +53,7 @@ def undecided(result: Json, report: Json) -> str:
 def nothing_judged(stem: str) -> Json:
     """The judgement on a stem on which no search came to its end."""
     empty: dict[str, Any] = {name: [] for name in LISTS}
-    looked = {"runs": 0, "steps": 0, "refused": 0, "transitions": {}, "never_reached": [], "cut_short": True, "ran": {}}
+    looked: Json = {"runs": 0, "steps": 0, "refused": 0, "transitions": {}, "avoided": {}, "ran": {}}
+    looked |= {"never_reached": [], "cut_short": True}
     looked |= {"claimed": [], "too_seldom": [], "enough": False, "seconds": 0.0, "over": 0.0}
     return {"stem": stem, "verdict": NOT_ENOUGH, **looked, **empty}

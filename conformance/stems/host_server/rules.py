@@ -56,6 +56,7 @@ class HostServerMachine(ServedMachine):
         if not (STATES in self.run.bases and self.excludes(Exclusion.HELD_STATES)):
             self.do("turn", times=times)
             return
+        self.sink.avoided[Exclusion.HELD_STATES] += 1
         for _ in range(min(times, FEW)):
             self.do("copies_end", stores=True, count=EVERY)
             self.do("turn", times=1)

@@ -6,8 +6,9 @@ before its last one has ended.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -55,12 +56,13 @@ class Client:
     """A client of one server.
 
     ``do`` sends an operation with its arguments. ``exclude``: the known differences to avoid. ``number``: the number of
-    the next request.
+    the next request. ``avoided``: how many messages each of the known differences has changed.
     """
 
     do: Callable[..., object]
     exclude: Collection[StrEnum] = ()
     number: int = 0
+    avoided: Counter[str] = field(default_factory=Counter)
 
     def send(self, run: ServedClients, drawn: Drawn) -> None:
         """One message. A paused server, and one that has given its memory back, hears of few things."""
@@ -73,7 +75,7 @@ class Client:
             self.do("resume")
         elif pick == 0 and known:
             self.do("abort", request=known[length % len(known)])
-        elif pick == 1 and may_flush(run, self.exclude):
+        elif pick == 1 and self._may(may_flush, run):
             self.do("flush")
         elif pick in (2, 3) and closed:
             self.do("open", session=closed[0], **({"turns": 8 * length} if answer == 1 else {}))
@@ -81,12 +83,20 @@ class Client:
             self.do("close", session=opened[length % len(opened)])
         elif pick == 5 and not run.paused:
             self.do("pause", mode="retract" if length % 2 else "in_place")
-        elif pick == 6 and may_update_weights(run, self.exclude):
+        elif pick == 6 and self._may(may_update_weights, run):
             self._later("update_weights", turns_before_update(self.exclude))
-        elif pick == 7 and may_release_memory(run, self.exclude):
+        elif pick == 7 and self._may(may_release_memory, run):
             self._later("release_memory", turns_before_release(self.exclude))
         elif not run.paused:
             self._generate(run, drawn)
+
+    def _may(self, rule: Callable[..., bool], run: ServedClients, *more: int) -> bool:
+        """What the rule says of a message. One that is refused for a known difference is counted."""
+        if rule(run, self.exclude, *more):
+            return True
+        if rule(run, (), *more):
+            self.avoided.update(one for one in self.exclude if not rule(run, {one}, *more))
+        return False
 
     def _later(self, what: str, turns: int) -> None:
         if turns:
@@ -97,17 +107,18 @@ class Client:
         pick, length, answer, fork = drawn
         opened = sorted(run.sessions)
         session = opened[length % len(opened)] if opened and pick % 2 else 0
-        if not may_ask_for_turn(run, self.exclude, session, length + answer):
+        if not self._may(may_ask_for_turn, run, session, length + answer):
             session = 0
         first = len(run.text_of(session)) if session else 0
         longest = max(1, run.longest - SPARE)
-        if may_send_empty_turn(self.exclude, session):
-            length = 0 if pick == ADDS_NOTHING and first else length
-            answer = 0 if pick in WANTS_NOTHING else answer
+        adds_nothing, wants_nothing = pick == ADDS_NOTHING and first > 0, pick in WANTS_NOTHING
+        if session and (adds_nothing or wants_nothing) and self._may(may_send_empty_turn, run):
+            length = 0 if adds_nothing else length
+            answer = 0 if wants_nothing else answer
         tokens = [token(first + n, fork) for n in range(min(length, longest))]
-        stops = pick % 5 == 4 and may_stop(run, self.exclude)
+        stops = pick % 5 == 4 and self._may(may_stop, run)
         stop = {"stop": first + length + answer // 2} if stops else {}
-        urgent = pick % 4 and may_say_priority(run, self.exclude)
+        urgent = pick % 4 and self._may(may_say_priority, run)
         more = {"priority": (FAR, 2 * FAR, 0)[length % 3]} if urgent else {}
         known: Json = {"request": self.number, "tokens": tokens, "longest": answer, "session": session, "fork": fork}
         self.do("generate", **known, **stop, **more)

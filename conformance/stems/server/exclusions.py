@@ -54,9 +54,9 @@ def may_ask_for_turn(run: ServedClients, exclude: Collection[StrEnum], session: 
     return session not in run.sessions_with_turns() and text + more <= run.longest // 2
 
 
-def may_send_empty_turn(exclude: Collection[StrEnum], session: int) -> bool:
-    """Whether a client may send a turn of this session without a new token, or one for which it wants no answer."""
-    return session > 0 and ServerExclusion.EMPTY_TURN not in exclude
+def may_send_empty_turn(_: ServedClients, exclude: Collection[StrEnum]) -> bool:
+    """Whether a client may send a session's turn without a new token, or one for which it wants no answer."""
+    return ServerExclusion.EMPTY_TURN not in exclude
 
 
 def may_say_priority(run: ServedClients, exclude: Collection[StrEnum]) -> bool:

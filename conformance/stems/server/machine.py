@@ -40,8 +40,9 @@ class ServedMachine(StemMachine):
         for name in ("", *reversed(launches.every)) if launches.models else ():
             numbers = numbers | {name: 0}
             if self.begin(configuration(launches.chosen(numbers, self.exclude))):
+                self.sink.avoided.update(launches.changed_by(numbers, self.exclude))
                 number = 1 + max((step.get("request", -1) for step in self.lock.trace.steps), default=-1)
-                self.client = Client(self.do, self.exclude, number)
+                self.client = Client(self.do, self.exclude, number, self.sink.avoided)
                 return
 
     def turns(self, times: int) -> None:
