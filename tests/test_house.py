@@ -8,6 +8,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -409,6 +410,12 @@ def arrows(root: Path = ROOT) -> dict[str, set[str]]:
     return {name: {m for m in imported(path, name, set(files)) if m != name} for name, path in files.items()}
 
 
+@cache
+def own_arrows() -> dict[str, set[str]]:
+    """The arrows of this repository."""
+    return arrows()
+
+
 def name_of(path: Path, root: Path) -> str:
     return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
@@ -444,7 +451,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_modules_import_each_other_in_no_circle() -> None:
-    assert circle(arrows()) == []
+    assert circle(own_arrows()) == []
 
 
 def test_a_circle_is_seen(tmp_path: Path) -> None:
@@ -497,7 +504,7 @@ def back(graph: dict[str, set[str]], order: Sequence[str], place: Any) -> set[tu
 
 
 def test_few_arrows_run_back_up_between_rooms() -> None:
-    assert back(arrows(), ROOMS, room_of) == {*RUN_BACK}
+    assert back(own_arrows(), ROOMS, room_of) == {*RUN_BACK}
     assert len(RUN_BACK) <= 5
 
 
@@ -532,16 +539,16 @@ def test_slotproof_is_its_entry_points_and_a_few_rooms() -> None:
 
 
 def test_no_arrow_runs_back_up_between_rooms_of_commands() -> None:
-    assert back(arrows(), (*OF_COMMANDS, "entries"), room_of_commands) == set()
+    assert back(own_arrows(), (*OF_COMMANDS, "entries"), room_of_commands) == set()
 
 
 def test_the_prover_knows_nothing_of_what_stands_beside_it() -> None:
-    assert back(arrows(), OF_PROOFS, room_of_proofs) == set()
+    assert back(own_arrows(), OF_PROOFS, room_of_proofs) == set()
 
 
 def test_the_proofs_import_the_spec_alone() -> None:
     """What they have found is remembered by the files of these two packages."""
-    found = {one for name, others in arrows().items() if name.split(".")[0] in ("spec", "proofs") for one in others}
+    found = {one for name, others in own_arrows().items() if name.split(".")[0] in ("spec", "proofs") for one in others}
     assert {one.split(".")[0] for one in found} == {"spec", "proofs"}
 
 
@@ -552,7 +559,7 @@ def stem_of(module: str) -> str:
 
 @pytest.mark.parametrize("order", [STEMS_IN_ORDER, BLOCKS_IN_ORDER], ids=["pages", "blocks"])
 def test_stems_import_each_other_in_order(order: Sequence[str]) -> None:
-    assert back(arrows(), order, stem_of) == set()
+    assert back(own_arrows(), order, stem_of) == set()
 
 
 def test_an_arrow_that_runs_back_is_seen() -> None:
@@ -573,11 +580,11 @@ def named_engines(root: Path = ROOT) -> list[str]:
     """Each place in conformance/, slotproof/ or benchmarks/ at which an engine's name is part of the code, outside the
     folder of that engine. Docstrings and comments may cite an engine as a source.
     """
-    found = []
+    found, engines = [], registry.names()
     for folder in ("conformance", "slotproof", "benchmarks"):
         for path in sorted((root / folder).rglob("*")):
             relative = path.relative_to(root).as_posix()
-            foreign = [n for n in registry.names() if not relative.startswith(f"conformance/engines/{n}")]
+            foreign = [n for n in engines if not relative.startswith(f"conformance/engines/{n}")]
             if path.suffix == ".py":
                 lines = [(line, name) for line, text in words(tree_of(path)) for name in foreign if says(name, text)]
             elif path.suffix in (".j2", ".html", ".css", ".js"):

@@ -68,7 +68,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> int:
     asked = {"stem": "allocator", "engine": name, "listed": None, "examples": 20, "steps": 0}
     judged = judge.alone(loaded, {**asked, "seed": None, "seconds": None, "strict": False}, lambda *_: None)
     hello = {"label": loaded.label, "own": False, "roots": [], "isolation": {"network": "none", "home": "none"}}
-    bench = SimpleNamespace(subject=SimpleNamespace(hello=hello), base=None, why="", own=False)
+    bench = SimpleNamespace(subject=SimpleNamespace(hello=hello), base=None, why="", own=False, repairs=())
     options = checking.CheckOptions(Subject(name))
     report = {**checking._report([judged], bench, options, 1.0), "over": 0.0}  # type: ignore[arg-type]
     emit.show(report, emit.TEXT)

@@ -15,7 +15,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -172,12 +172,22 @@ def _built_in() -> tuple[str, ...]:
     return tuple(name for name in modules if hasattr(import_module(f"{__package__}.{name}"), "PLUGIN"))
 
 
+def _points() -> tuple[EntryPoint, ...]:
+    """The entry points of engines that are installed."""
+    return _points_on(entry_points, tuple(sys.path))
+
+
+@lru_cache(maxsize=8)  # to read them takes 10 ms, and a list of the kept traces asks for them
+def _points_on(find: Callable[..., Iterable[EntryPoint]], _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    return tuple(find(group=GROUP))
+
+
 def names() -> list[str]:
     """The names of all engines, our own implementation first. A registered engine cannot take the name of one in this
     folder.
     """
     first = own().name
-    registered = (point.name for point in entry_points(group=GROUP))
+    registered = (point.name for point in _points())
     return [first, *sorted({*_built_in(), *registered} - {first})]
 
 
@@ -201,7 +211,7 @@ def plugin(name: str) -> Plugin:
 
 def _registered(name: str) -> EntryPoint:
     """The entry point of this name. Raises ``EngineError`` if there is none."""
-    for point in entry_points(group=GROUP):
+    for point in _points():
         if point.name == name:
             return point
     raise EngineError(unknown("engine", name, names()) + named.hint(name))
