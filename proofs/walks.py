@@ -199,7 +199,10 @@ class Seen:
 
 
 def seen(stem: str) -> Seen:
-    """Walks until each corner has a granted call, and at least ``CALLS`` calls are made, but no more than ``MOST``."""
+    """Walks until each corner has a granted call, and at least ``CALLS`` calls are made, but no more than ``MOST``.
+
+    What is wrong is looked for in the first ``JUDGED`` calls, and later where a corner has its first granted call.
+    """
     hints, missing, wrong = hints_of(stem), corners.of(stem), list[str]()
     for number, (name, call, step) in enumerate(calls(stem, missing)):
         if step.granted:

@@ -13,7 +13,7 @@ from conformance.driver.protocol import EngineError, Json
 from conformance.search import judge
 from conformance.search.connection import Served, Subject
 from conformance.stems.server.exclusions import ServerExclusion
-from conformance.traces import trace_files
+from conformance.traces import cause_files, trace_files
 from conformance.traces.outcome import Break
 from slotproof.checks import repaired
 from slotproof.checks.by_cause import line_of, name_causes
@@ -95,10 +95,19 @@ def test_a_finding_says_what_its_run_shows_without_the_repairs(served: Served) -
 
 @pytest.mark.engine
 def test_the_causes_of_a_release_are_those_that_it_is_known_to_have(served: Served) -> None:
-    assert {*OF_CAUSES.values()} <= {*repaired.standing(served.subject, served.hello["roots"])}
-    for subject, roots in ((served.subject, []), (Subject("sglang", "0.1.0"), served.hello["roots"])):
-        with pytest.raises(UsageError, match=f"no cause of sglang {subject.release} is known with its repair"):
-            repaired.standing(subject, roots)
+    of_sglang = {cause.name for cause in cause_files.every() if cause.engine == "sglang"}
+    assert {*repaired.standing(served)} == of_sglang, "the newest release has each of them"
+
+
+def test_a_release_without_a_repair_that_mends_cannot_be_checked_repaired() -> None:
+    """The engine of this name has none of the lines, and a repair that mends nothing does not count."""
+    with Served(Subject("toy")) as server:
+        server.ready()
+        with pytest.raises(UsageError, match="no cause of toy None is known with its repair"):
+            repaired.standing(server)
+        cause = cause_files.load("rejected_turn_keeps_session")
+        assert not repaired._is_mended(cause, {"close_beside_running_turn"}, [], server)
+        assert not repaired._is_mended(cause, set(), [], server)
 
 
 def test_a_repaired_cause_is_neither_listed_nor_avoided() -> None:

@@ -15,9 +15,11 @@ from conformance.driver.protocol import Json, Unsupported
 from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
 from conformance.engines.toy import ToyAllocator
+from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search import judge
+from conformance.search.check import Search, check
 from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits
-from conformance.stems.machine import TimeIsUp
+from conformance.stems.machine import Sink, TimeIsUp
 from conformance.traces import known
 from conformance.traces.compare import Status, compare, in_words
 from conformance.traces.known import KnownDifference
@@ -357,3 +359,16 @@ def test_new_runs_leave_out_what_is_known_of_a_stem_and_of_its_parts() -> None:
         "cache": {"swa_mapping.tail_inside_page", "session_trim.retract_twice"},
         "lock_ref": set(),
     }
+
+
+def test_a_finding_is_kept_where_the_time_ends_while_its_run_is_repeated() -> None:
+    """Hypothesis repeats a run that fails. It used to say that the run is flaky, and the finding was lost."""
+    sink = Sink(late=lambda: True)
+
+    def before(*_: object) -> None:
+        if sink.failure is not None:
+            raise TimeIsUp
+
+    sink.before = before
+    found = check("swa_mapping", FAULTS["tail_inside_page"].make, Search(200, seed=1), sink)
+    assert (found.verdict, found.how) == (VIOLATION, How.CUT_SHORT)

@@ -177,7 +177,8 @@ def _points() -> tuple[EntryPoint, ...]:
     return _points_on(entry_points, tuple(sys.path))
 
 
-@lru_cache(maxsize=8)  # to read them takes 10 ms, and a list of the kept traces asks for them
+# To read them takes 10 ms, and a list of the kept traces asks for them. The path, from which they are, is a key alone.
+@lru_cache(maxsize=8)
 def _points_on(find: Callable[..., Iterable[EntryPoint]], _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(find(group=GROUP))
 

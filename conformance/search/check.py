@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as seeded
+from hypothesis.errors import Flaky
 from hypothesis.reporting import with_reporter
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -174,10 +175,17 @@ def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> 
     with with_reporter(lambda _: None), by_seed_alone():
         try:
             run_state_machine_as_test(factory, settings=_settings(search))
+        except (Flaky, TimeIsUp):
+            if sink.failure is None or not sink.time_is_up:
+                raise
+            failure = sink.failure[0]  # Hypothesis repeats a run that fails, and there the time was over
         except Exception as error:
             if sink.no_verdict is None:
                 raise
             raise sink.no_verdict from error
+        else:
+            return
+    raise failure  # not in the handler: it does not come of the repetition
 
 
 def _settings(search: Search) -> settings:

@@ -62,7 +62,7 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     found = search.new()
     rows: dict[str, list[Json]] = {
         "known": [row for _, (occurs, row) in replayed if occurs],
-        # what a repair has mended, too, is not gone from the release
+        # with repairs, a known difference that no longer shows may have been mended by one of them
         "gone": [row for _, (occurs, row) in replayed if not occurs and not asked.get("repaired")],
     }
     verdict = _gravest([*found, *rows["known"]])

@@ -58,9 +58,10 @@ class Sink:
 
     ``counts``: how often each transition was done and refused. ``promised``: see ``conformance.driver.lockstep.Law``.
     ``lacks``: the operations that the engine did not have in some run. ``avoided``: by exclusion, how many drawn
-    servers, and messages and turns of servers, it has changed. ``runs``: how many were started. ``failure``:
-    the last run that ended with a finding. ``latent``: the first run with a latent finding. ``no_verdict``: why the
-    engine can have no verdict, if it cannot.
+    servers, messages of clients, and turns with copies to host memory it has changed. ``runs``: how many were started.
+    ``failure``: the last run that ended with a finding. ``latent``: the first run with a latent finding.
+    ``time_is_up``: a run was cut short by ``TimeIsUp``. ``no_verdict``: why the engine can have no verdict, if it
+    cannot.
 
     ``passes(finding, trace)`` is called with each finding. Where it answers true for a violation, the run steps back
     before the operation that broke the law, and goes on without it; else the run fails. ``before(trace, step)`` is
@@ -83,6 +84,7 @@ class Sink:
     steps: int = 0
     failure: tuple[Finding, Trace] | None = None
     latent: tuple[Finding, Trace] | None = None
+    time_is_up: bool = False
     no_verdict: EngineError | None = None
     passes: Callable[[Finding, Trace], bool] = _no
     before: Callable[[Trace, Json], object] = _no
@@ -201,7 +203,7 @@ class StemMachine(RuleBasedStateMachine):
         try:
             self.sink.before(self.lock.trace, {"op": op, **arguments})
         except TimeIsUp:
-            self.failed = self.skips = True
+            self.failed = self.skips = self.sink.time_is_up = True
             raise
         self.sink.steps += 1
         latents = len(self.run.law.latents)

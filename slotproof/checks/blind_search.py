@@ -1,10 +1,11 @@
 """The search for the kept causes of an engine from nothing: no trace is replayed and no known difference is avoided.
 
-Two judges search a release side by side, as ``slotproof check`` searches: one the stems that drive the engine's own
-scheduler, in turn; one these and all other stems by turns, since what clients can cause shows on schedulers. What is
-found is repaired, as a developer would do it: where the repair of
-a cause mends a finding, the search goes on with that repair. A finding that no repair mends ends its judgement, and the
-next one begins from another seed.
+Two judges search a release side by side, as ``slotproof check`` searches. One judge takes the stems that drive the
+engine's own scheduler, in turn. The other takes one of these and one of the other stems by turns: what clients can
+cause shows on schedulers, so they have three quarters of the time.
+
+What is found is repaired, as a developer would do it: where the repair of a cause mends a finding, the search goes on
+with that repair. A finding that no repair mends ends its judgement, and the next one begins from another seed.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def search(subject: Subject, schedulers: Sequence[str], seed: int, seconds: floa
         judges = [
             threading.Thread(target=one.judge, args=(stems, iter(range(first, first + SEEDS))))
             for stems, first in zip(
-                turns(served.ready()["stems"], schedulers), (seed * SEEDS, seed * SEEDS * SEEDS), strict=False
+                turns(served.ready()["stems"], schedulers),
+                (seed * SEEDS, (seed * SEEDS + 1) * SEEDS * SEEDS),
+                strict=False,
             )
         ]
         for judge in judges:

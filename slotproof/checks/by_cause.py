@@ -19,12 +19,15 @@ def name_causes(
     an empty one. ``deadline``: no more causes are tried after this time, by ``time.monotonic``. ``repairs``: the causes
     whose repairs the engine had when these were found.
     """
-    engines = [cause for cause in cause_files.every() if cause.engine == served.subject.engine]
-    for cause in sorted(engines, key=lambda cause: not _is_likely(cause, rows)):
-        left = [row for row in rows if not row["cause"]]
-        if not left or (deadline is not None and time.monotonic() > deadline):
+    if not rows:
+        return
+    causes = [cause for cause in cause_files.every() if cause.engine == served.subject.engine]
+    left = [cause for cause in causes if cause.name not in repairs]
+    for cause in sorted(left, key=lambda cause: not _is_likely(cause, rows)):
+        unnamed = [row for row in rows if not row["cause"]]
+        if not unnamed or (deadline is not None and time.monotonic() > deadline):
             return
-        for row in _mended(left, served, [*repairs, cause.name]):
+        for row in _mended(unnamed, served, [*repairs, cause.name]):
             row["cause"] = cause.name
 
 

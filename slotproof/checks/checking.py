@@ -147,7 +147,7 @@ def _bench(options: CheckOptions) -> Iterator[Bench]:
             except EngineError as error:
                 raise EngineError(f"the base cannot be loaded: {error}") from error
         must_be_as_before(options.subject, subject.hello, None if base is None else base.subject)
-        repairs = repaired.standing(options.subject, subject.hello["roots"]) if options.repaired else []
+        repairs = repaired.standing(subject) if options.repaired else []
         yield Bench(subject, beside, "" if base is None else base.why, repairs)
 
 

@@ -1,21 +1,21 @@
 """``slotproof check --repaired``: a release without its known causes, so that these hide nothing.
 
-Drawn runs avoid what is known of a release, and with it every neighbour: where overlapping steps and tracked states are
-known to break a law together, no run has both. Where the cause is known, and a repair of it, the engine is repaired
-instead, and runs draw all that the cause stood in the way of.
+Drawn runs avoid what is known of a release, and with it every neighbour: where drafts and sessions are known to break a
+law together, no run has both. Where the cause is known, and a repair of it, the engine is repaired instead, and runs
+draw all that the cause stood in the way of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
 from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.search.connection import Served, Subject
-from conformance.traces import cause_files, known
+from conformance.search.connection import Served, Subject, ToolError
+from conformance.traces import cause_files, known, trace_files
 from conformance.traces.cause_files import Cause
 
 HOLDS = "without the repairs no law is broken on this trace"
@@ -29,26 +29,32 @@ def must_be_possible(subject: Subject, base: str | None) -> None:
         raise UsageError("--repaired: expected an engine with --release and without --base")
 
 
-def standing(subject: Subject, roots: Sequence[str]) -> list[str]:
-    """The names of the causes that the release has and that can be repaired, and of those that are repaired with them.
-    ``roots``: the folders of the release. Raises ``UsageError`` where there is none.
+def standing(served: Served) -> list[str]:
+    """The names of the causes that a served release is known to have and that can be repaired there: with the repair,
+    and the repairs that it needs beside it, no known trace of the cause breaks a law. Raises ``UsageError`` where there
+    is none.
     """
-    listed = known.of_release(registry.plugin(subject.engine).folder, subject.release)
-    traces = {difference.trace for difference in listed}
-    folders = [Path(root) for root in roots]
-    causes = [cause for cause in cause_files.every() if cause.engine == subject.engine and _stands(cause, folders)]
-    found = [cause.name for cause in causes if traces.intersection(cause.names_of_traces)]
+    subject = served.subject
+    listed = {one.trace for one in known.of_release(registry.plugin(subject.engine).folder, subject.release)}
+    roots = [Path(root) for root in served.hello["roots"]]
+    causes = [cause for cause in cause_files.every() if cause.engine == subject.engine]
+    found = [cause.name for cause in causes if _is_mended(cause, listed, roots, served)]
     if not found:
         raise UsageError(f"--repaired: no cause of {subject.engine} {subject.release} is known with its repair")
     return found
 
 
-def _stands(cause: Cause, folders: Sequence[Path]) -> bool:
-    try:
-        cause.place(folders)
-    except UsageError:
+def _is_mended(cause: Cause, listed: Collection[str], roots: Sequence[Path], served: Served) -> bool:
+    traces = [trace_files.load(name).trace for name in cause.names_of_traces if name in listed]
+    if not traces:
         return False
-    return True
+    try:
+        cause.place(roots)
+        with served.connect([*cause.also_repaired, cause.name]) as connection:
+            told = [connection.outcome(trace) for trace in traces]
+    except (UsageError, EngineError, ToolError):  # this release has other code there
+        return False
+    return not any(one.breaks or one.stopped for one in told)
 
 
 def tell_without(rows: Iterable[Json], served: Served) -> None:
@@ -57,7 +63,7 @@ def tell_without(rows: Iterable[Json], served: Served) -> None:
         try:
             with served.connect() as connection:
                 told = connection.outcome(Trace(**row["trace"]))
-        except EngineError as error:
+        except (EngineError, ToolError) as error:
             row["base"] = STOPS.format(error)
             continue
         first = told.first

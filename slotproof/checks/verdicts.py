@@ -43,7 +43,8 @@ def show_report(report: Json) -> None:
         _reach(result, sentences=len(report["results"]) == 1)
         if result["avoided"]:
             say(avoided(result), style="dim")
-            say("  --repaired draws what it can repair", style="dim")
+    if any(result["avoided"] for result in report["results"]) and can_be_repaired(report):
+        say("--repaired draws what stands behind known causes that have a repair", style="dim")
     if not beside and report["subject"]["source"] and report["new"]:
         say(
             "--base shows only what breaks here and holds on your main branch, a release or another folder",
@@ -142,6 +143,11 @@ def _time(result: Json) -> str:
     """The seconds of a stem, and whether its search was cut short, or took longer than was asked for."""
     over = f" (over by {result['over']:.1f})" if result["over"] >= 0.1 else ""
     return f"{result['seconds']:.1f}{' (cut short)' if result['cut_short'] else ''}{over}"
+
+
+def can_be_repaired(report: Json) -> bool:
+    """The report is of a release alone, as it is."""
+    return bool(report["subject"]["release"]) and report["base"] is None and not report["options"]["repaired"]
 
 
 def avoided(result: Json) -> str:

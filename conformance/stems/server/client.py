@@ -84,9 +84,9 @@ class Client:
         elif pick == 5 and not run.paused:
             self.do("pause", mode="retract" if length % 2 else "in_place")
         elif pick == 6 and self._may(may_update_weights, run):
-            self._later("update_weights", turns_before_update(self.exclude))
+            self._later("update_weights", turns_before_update)
         elif pick == 7 and self._may(may_release_memory, run):
-            self._later("release_memory", turns_before_release(self.exclude))
+            self._later("release_memory", turns_before_release)
         elif not run.paused:
             self._generate(run, drawn)
 
@@ -98,8 +98,10 @@ class Client:
             self.avoided.update(one for one in self.exclude if not rule(run, {one}, *more))
         return False
 
-    def _later(self, what: str, turns: int) -> None:
-        if turns:
+    def _later(self, what: str, turns_before: Callable[[Collection[StrEnum]], int]) -> None:
+        """A message that comes after as many turns as known differences ask for, which are counted."""
+        if turns := turns_before(self.exclude):
+            self.avoided.update(one for one in self.exclude if turns_before({one}))
             self.do("turn", times=turns)
         self.do(what)
 
@@ -107,7 +109,7 @@ class Client:
         pick, length, answer, fork = drawn
         opened = sorted(run.sessions)
         session = opened[length % len(opened)] if opened and pick % 2 else 0
-        if not self._may(may_ask_for_turn, run, session, length + answer):
+        if session and not self._may(may_ask_for_turn, run, session, length + answer):
             session = 0
         first = len(run.text_of(session)) if session else 0
         longest = max(1, run.longest - SPARE)
