@@ -1,6 +1,4 @@
-"""Where no state slot can be had, a chunk of a prompt goes on without a checkpoint in the radix cache, and a match that
-copies a state waits for the copies to host memory, which hold the other states.
-"""
+"""Where no state can be evicted, the server waits for its copies to host memory, which hold the states."""
 
 from __future__ import annotations
 
@@ -8,27 +6,16 @@ from typing import Any
 
 
 def repair() -> None:
-    """Replaces two methods of the release, for the rest of this process."""
-    from sglang.srt.mem_cache.unified_cache.components.mamba import MambaComponent
+    """Replaces one method of the release, for the rest of this process."""
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    real, finalize = MambaComponent.prepare_for_caching_req, MambaComponent.finalize_match_result_in_cache
+    real = UnifiedRadixCache.evict_for_alloc
 
-    def prepare_for_caching_req(self: Any, *args: Any, **given: Any) -> Any:
-        try:
-            return real(self, *args, **given)
-        except AssertionError as error:
-            if given.get("is_finished", True) or "Can not alloc mamba cache" not in str(error):
-                raise
-            return 0
+    def evict_for_alloc(self: Any, params: Any, **given: Any) -> Any:
+        found = real(self, params, **given)
+        if params.mamba_num > self.req_to_token_pool.mamba_allocator.available_size():
+            self.writing_check(write_back=True)
+            found = real(self, params, **given)
+        return found
 
-    def finalize_match_result_in_cache(self: Any, *args: Any, **given: Any) -> Any:
-        try:
-            return finalize(self, *args, **given)
-        except AssertionError as error:
-            if "Can not alloc mamba cache" not in str(error):
-                raise
-            self.cache.writing_check(write_back=True)
-            return finalize(self, *args, **given)
-
-    MambaComponent.prepare_for_caching_req = prepare_for_caching_req
-    MambaComponent.finalize_match_result_in_cache = finalize_match_result_in_cache
+    UnifiedRadixCache.evict_for_alloc = evict_for_alloc

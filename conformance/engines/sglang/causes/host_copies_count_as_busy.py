@@ -1,5 +1,5 @@
 """A server whose requests have all ended waits for its copies to host memory before it gives its memory back. While the
-storage behind that has not answered, nothing is given back.
+storage behind that has not answered, it keeps its memory.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def repair() -> None:
-    """Replaces two methods of the release, for the rest of this process."""
-    from sglang.srt.managers import io_struct
-    from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager as Owner
+    """Replaces one method of the release, for the rest of this process."""
+    from sglang.srt.managers.scheduler_components import weight_updater
 
-    release, resume = Owner.release_memory_occupation, Owner.resume_memory_occupation
+    owner = weight_updater.SchedulerWeightUpdaterManager
+    real = owner.release_memory_occupation
 
     def release_memory_occupation(self: Any, recv_req: Any) -> Any:
         cache = self.scheduler.tree_cache
@@ -20,11 +20,9 @@ def repair() -> None:
             cache.flush_pending_backups()
             cache.writing_check(write_back=True)
             if cache.enable_storage and (cache.ongoing_prefetch or cache.ongoing_backup):
-                return io_struct.ReleaseMemoryOccupationReqOutput()
-        return release(self, recv_req)
+                self.offload_tags.update(recv_req.tags or weight_updater.GPU_MEMORY_ALL_TYPES)
+                self.stashed_model_static_state = weight_updater._export_static_state(self.tp_worker.model_runner.model)
+                return weight_updater.ReleaseMemoryOccupationReqOutput()
+        return real(self, recv_req)
 
-    def resume_memory_occupation(self: Any, recv_req: Any) -> Any:
-        return resume(self, recv_req) if self.offload_tags else io_struct.ResumeMemoryOccupationReqOutput()
-
-    Owner.release_memory_occupation = release_memory_occupation
-    Owner.resume_memory_occupation = resume_memory_occupation
+    owner.release_memory_occupation = release_memory_occupation
