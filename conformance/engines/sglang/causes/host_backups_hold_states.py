@@ -13,7 +13,7 @@ def repair() -> None:
 
     def evict_for_alloc(self: Any, params: Any, **given: Any) -> Any:
         found = real(self, params, **given)
-        if params.mamba_num > self.req_to_token_pool.mamba_allocator.available_size():
+        if params.mamba_num and params.mamba_num > self.req_to_token_pool.mamba_allocator.available_size():
             self.writing_check(write_back=True)
             found = real(self, params, **given)
         return found
