@@ -36,10 +36,9 @@ z3.set_param("memory_high_watermark_mb", MOST_MEMORY)
 
 # Of all proofs the greatest takes z3 742,000 steps and cvc5 151,000: the limits are 20 times that.
 LIMITS = SolverLimits(z3=15_000_000, cvc5=3_000_000)
-GLANCE = SolverLimits(
-    z3=1_500_000, cvc5=300_000
-)  # for a first look at all facts, and for cvc5 where z3 has found a proof from few
-FEW = SolverLimits(z3=300_000, cvc5=60_000)  # where a proof from few facts is tried: most that are found are short
+# A first look at all facts. A proof from few facts is tried in fewer steps, since most that are found are short; where
+# z3 has found one from few facts, cvc5 has as many steps as for a first look.
+GLANCE, FEW = SolverLimits(z3=1_500_000, cvc5=300_000), SolverLimits(z3=300_000, cvc5=60_000)
 # Whether z3 finds a proof quickly can depend on the order in which it takes the facts, so it gets several looks with
 # different options. The first look finds most proofs and gives up early where it finds none; a look in which only the
 # seed is set can also find that the goal does not follow, and now and then takes 80 s that z3 does not count as steps.

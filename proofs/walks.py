@@ -207,10 +207,9 @@ def seen(stem: str) -> Seen:
     for number, (name, call, step) in enumerate(calls(stem, missing)):
         if step.granted:
             reached = (name, corners.corner(hints.stem.transitions[name], call.arguments, step))
-            first = reached in missing
+            if reached in missing or number < JUDGED:
+                wrong = [f"{name} {what}" for what in _wrong(hints, name, call, step)]
             missing.discard(reached)
-        if step.granted and (first or number < JUDGED):
-            wrong = [f"{name} {what}" for what in _wrong(hints, name, call, step)]
         if wrong or number >= MOST or (number >= CALLS and not missing):
             break
     return Seen(stem, number + 1, tuple(sorted(missing)), tuple(wrong))

@@ -106,8 +106,8 @@ def test_a_release_without_a_repair_that_mends_cannot_be_checked_repaired() -> N
         with pytest.raises(UsageError, match="no cause of toy None is known with its repair"):
             repaired.standing(server)
         cause = cause_files.load("rejected_turn_keeps_session")
-        assert not repaired._is_mended(cause, {"close_beside_running_turn"}, [], server)
-        assert not repaired._is_mended(cause, set(), [], server)
+        assert not repaired._is_mended(cause, {"close_beside_running_turn"}, server)
+        assert not repaired._is_mended(cause, set(), server)
 
 
 def test_a_repaired_cause_is_neither_listed_nor_avoided() -> None:

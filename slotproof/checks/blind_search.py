@@ -94,14 +94,12 @@ def search(subject: Subject, schedulers: Sequence[str], seed: int, seconds: floa
     what was found, and what was done.
     """
     with Served(subject) as served:
+        stems = served.ready()["stems"]  # the time begins when the engine is loaded
         one = BlindSearch(served, time.monotonic() + seconds)
+        firsts = seed * SEEDS, (seed * SEEDS + 1) * SEEDS * SEEDS
         judges = [
-            threading.Thread(target=one.judge, args=(stems, iter(range(first, first + SEEDS))))
-            for stems, first in zip(
-                turns(served.ready()["stems"], schedulers),
-                (seed * SEEDS, (seed * SEEDS + 1) * SEEDS * SEEDS),
-                strict=False,
-            )
+            threading.Thread(target=one.judge, args=(turn, iter(range(first, first + SEEDS))))
+            for turn, first in zip(turns(stems, schedulers), firsts, strict=False)
         ]
         for judge in judges:
             judge.start()

@@ -32,19 +32,27 @@ def name_causes(
 
 
 def _is_likely(cause: Cause, rows: Sequence[Json]) -> bool:
-    """One of the findings breaks the law of a stem that a trace of the cause breaks: it is tried before others."""
+    """One of the findings breaks the law that a trace of the cause breaks on the same stem: tried first."""
     shown = {(kept.trace.stem, kept.law) for kept in map(trace_files.load, cause.names_of_traces)}
     return any((row["stem"], row["law"]) in shown for row in rows)
 
 
 def _mended(rows: Sequence[Json], served: Served, repairs: Sequence[str]) -> list[Json]:
     """The findings whose runs keep the law on the repaired engine; none if the engine cannot be repaired."""
+    lawful = are_lawful([Trace(**row["trace"]) for row in rows], served, repairs)
+    return [row for row, one in zip(rows, lawful, strict=True) if one]
+
+
+def are_lawful(traces: Sequence[Trace], served: Served, repairs: Sequence[str]) -> list[bool]:
+    """Of each trace whether the engine with these repairs makes all its calls and breaks no law; of none where the
+    engine cannot be repaired so.
+    """
     try:
         with served.connect(repairs) as connection:
-            told = [connection.outcome(Trace(**row["trace"])) for row in rows]
+            told = [connection.outcome(trace) for trace in traces]
     except (EngineError, ToolError):
-        return []
-    return [row for row, one in zip(rows, told, strict=True) if not one.breaks and not one.stopped]
+        return [False] * len(traces)
+    return [not one.breaks and not one.stopped for one in told]
 
 
 def line_of(row: Json) -> str:

@@ -7,8 +7,7 @@ draw all that the cause stood in the way of.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable
 
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
@@ -17,6 +16,7 @@ from conformance.engines import registry
 from conformance.search.connection import Served, Subject, ToolError
 from conformance.traces import cause_files, known, trace_files
 from conformance.traces.cause_files import Cause
+from slotproof.checks.by_cause import are_lawful
 
 HOLDS = "without the repairs no law is broken on this trace"
 STOPS = "without the repairs the trace ends sooner: {}"
@@ -36,25 +36,16 @@ def standing(served: Served) -> list[str]:
     """
     subject = served.subject
     listed = {one.trace for one in known.of_release(registry.plugin(subject.engine).folder, subject.release)}
-    roots = [Path(root) for root in served.hello["roots"]]
     causes = [cause for cause in cause_files.every() if cause.engine == subject.engine]
-    found = [cause.name for cause in causes if _is_mended(cause, listed, roots, served)]
+    found = [cause.name for cause in causes if _is_mended(cause, listed, served)]
     if not found:
         raise UsageError(f"--repaired: no cause of {subject.engine} {subject.release} is known with its repair")
     return found
 
 
-def _is_mended(cause: Cause, listed: Collection[str], roots: Sequence[Path], served: Served) -> bool:
+def _is_mended(cause: Cause, listed: Collection[str], served: Served) -> bool:
     traces = [trace_files.load(name).trace for name in cause.names_of_traces if name in listed]
-    if not traces:
-        return False
-    try:
-        cause.place(roots)
-        with served.connect([*cause.also_repaired, cause.name]) as connection:
-            told = [connection.outcome(trace) for trace in traces]
-    except (UsageError, EngineError, ToolError):  # this release has other code there
-        return False
-    return not any(one.breaks or one.stopped for one in told)
+    return bool(traces) and all(are_lawful(traces, served, [*cause.also_repaired, cause.name]))
 
 
 def tell_without(rows: Iterable[Json], served: Served) -> None:

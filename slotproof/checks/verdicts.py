@@ -146,12 +146,12 @@ def _time(result: Json) -> str:
 
 
 def can_be_repaired(report: Json) -> bool:
-    """The report is of a release alone, as it is."""
+    """``--repaired`` can be asked for: a release was checked without a base, and without repairs."""
     return bool(report["subject"]["release"]) and report["base"] is None and not report["options"]["repaired"]
 
 
 def avoided(result: Json) -> str:
-    """What was drawn otherwise than it came, since it is known to break a law."""
+    """The known differences that changed what was drawn on a stem, each with how often, the most frequent first."""
     often = sorted(result["avoided"].items(), key=lambda one: (-one[1], one[0]))
     said = ", ".join(f"{name} {'once' if times == 1 else f'{times} times'}" for name, times in often)
     return f"{result['stem']}: drawn otherwise, since it is known to break a law: {said}"
