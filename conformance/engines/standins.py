@@ -18,6 +18,7 @@ import ast
 import builtins
 import dis
 import functools
+import re
 import sys
 from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
@@ -339,6 +340,8 @@ def _is_missing(name: str, missing: str | None) -> bool:
 # Imports that the release itself guards.
 
 _FAILURES = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+# Without one of these texts no line of a file is guarded: most files need not be parsed.
+_MAY_GUARD = re.compile(rf"\bexcept\s*:|\bexcept\b[^:]*\b({'|'.join(sorted(_FAILURES))})\b|\bsuppress\b")
 Guarded = dict[tuple[str, int], list[tuple[int, int]]]
 
 
@@ -366,7 +369,8 @@ def _guarded(file: str) -> Guarded:
     """The guarded lines of a file: for the name and the first line of each function, ranges of lines."""
     found: Guarded = {}
     try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+        text = Path(file).read_text(encoding="utf-8")
+        tree = ast.parse(text if _MAY_GUARD.search(text) else "")
     except (OSError, SyntaxError, UnicodeDecodeError):
         return found
     _collect(tree, ("<module>", 0), found)
@@ -381,7 +385,8 @@ def _collect(node: ast.AST, scope: tuple[str, int], found: Guarded) -> None:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         scope = (node.name, min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]))
     for child in ast.iter_child_nodes(node):
-        _collect(child, scope, found)
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            _collect(child, scope, found)
 
 
 def _goes_on(handler: ast.ExceptHandler) -> bool:
