@@ -297,6 +297,13 @@ def test_alone_a_leak_is_a_violation_with_its_story() -> None:
     assert found["never_reached"]
 
 
+def test_who_wants_to_go_on_soon_gets_a_longer_run_without_its_story() -> None:
+    (row,) = alone(leaks, shrinking=0.0, untold=True)["new"]
+    assert row["law"] == "no_leak"
+    assert (row["how"], row["story"]) == (str(How.CUT_SHORT), [])
+    assert alone(leaks)["new"][0]["story"]
+
+
 def test_alone_goes_on_until_so_many_operations_are_done() -> None:
     found = alone(sound, examples=2, steps=400)
     assert found["verdict"] == CONFORMS

@@ -14,12 +14,15 @@ from storage_edits import HARMLESS, SAMPLE
 from test_host_server import BACK, FREED, PAIRS, STORED, Scripted, begun, comes, told
 from test_host_server import DRIVE as DRIVE_SERVERS
 
-from conformance.driver.lockstep import Finding
+from conformance.driver.lockstep import Finding, Law
 from conformance.driver.protocol import EngineError, Json, Misuse
 from conformance.driver.shadow import READS_OWN, STATES, SWA
 from conformance.engines.sglang.launches import STORAGE
 from conformance.engines.sglang.server.storing import OrderedStorage, StoppingThread, StorageQueue
+from conformance.stems.host_server.keys import MORE_KEYS, KeyNumbers
 from conformance.stems.host_server.protocol import HostStep
+from conformance.stems.host_server.storing import OnTheWay
+from spec import host_tier
 
 # Slots 3 and 4 get the two pages of request 0 from the storage, where they are entries 1 and 2.
 PAGES, ENTRIES = ((3, 0), (4, 1)), ((3, 1), (4, 2))
@@ -92,6 +95,20 @@ def test_pages_of_another_text_are_read_by_nobody() -> None:
     with pytest.raises(Finding) as caught:
         comes(lock, engine, 1, 6, 9, [12, 13], start=4)
     assert caught.value.law == READS_OWN
+
+
+def test_a_fetch_keeps_the_number_of_the_key_whose_text_comes() -> None:
+    """The numbers run out between the two keys of a page of a fetch: nothing is of the first one yet."""
+    law = Law(host_tier.stem, host_tier.initial(MORE_KEYS, 2, 2, 1, 1))
+    keys = KeyNumbers()
+    for prefix in range(MORE_KEYS - 1):
+        keys.number(("full", prefix), law)
+    OnTheWay(law, keys, blocks=2).staged(0, [("full", 1, MORE_KEYS)])
+    key = law.state.key(1)
+    told = keys.number(("full", MORE_KEYS), law)
+    others = {keys.number(("full", prefix), law) for prefix in range(100, 100 + MORE_KEYS)}
+    assert law.state.tells(key, 0) == told
+    assert told not in others
 
 
 def test_only_threads_that_a_server_has_go_on() -> None:
@@ -207,7 +224,7 @@ def served(core: str, *between: Json, model: str = "full") -> tuple[Json, list[J
 
 DRIVE = """
     import json, sys
-    from conformance.driver.lockstep import Finding
+    from conformance.driver.lockstep import Finding, Law
     from conformance.engines.registry import load
     from conformance.stems.stem_registry import start
 

@@ -79,13 +79,18 @@ class Alone:
         self.listed = listed_of(asked)
         self.sink = Sink(before=self._before)
         self.done = Done(self.stem, self.make, self.sink, clock, loaded.kinds)
-        self.sink.late = self.done.is_late
+        self.shrinking = Clock(asked.get("shrinking"))  # the seconds for it, where the caller wants to go on soon
+        self.sink.late = self._shrinks_no_more
         self.cut_short = False
 
     def _before(self, trace: Trace, step: Json) -> None:
         if self.done.must_stop():
             raise TimeIsUp
         self.progress("drawn runs", trace, step, self.sink.steps)
+
+    def _shrinks_no_more(self) -> bool:
+        self.shrinking.begin()
+        return self.shrinking.is_up() or self.done.is_late()
 
     def replayed(self, difference: KnownDifference) -> tuple[bool, Json]:
         """Whether the engine still shows a known difference, and what it shows on the trace."""
@@ -145,7 +150,9 @@ class Alone:
         return check(self.stem, self.make, search, self.sink)
 
     def _told(self, result: Result) -> list[Json]:
-        return [] if result.law is None else [_found(result, self.loaded, self.done)]
+        if result.law is None:
+            return []
+        return [_found(result, self.loaded, None if self.asked.get("untold") else self.done)]
 
 
 def listed_of(asked: Json) -> list[KnownDifference]:
@@ -169,12 +176,14 @@ def excluded(stem: str, listed: Iterable[KnownDifference]) -> frozenset[StrEnum]
     return exclusions.exclusions([k.exclude for k in listed if k.exclude and k.stem in stems])
 
 
-def _found(result: Result, loaded: Loaded, done: Done) -> Json:
-    """The finding of drawn runs, with its story and its harm as far as the time allows."""
+def _found(result: Result, loaded: Loaded, done: Done | None) -> Json:
+    """The finding of drawn runs, with its story and its harm as far as the time of ``done`` allows; without both where
+    it is ``None``.
+    """
     assert result.trace is not None
     law, kind, sentence, detail = (word or "" for word in (result.law, result.kind, result.sentence, result.detail))
     found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail)
-    said = _said(result.trace, found.step, result.drawn, loaded, done)
+    said = {} if done is None else _said(result.trace, found.step, result.drawn, loaded, done)
     return found.row(result.trace, how=result.how, **said)
 
 

@@ -63,19 +63,20 @@ class KeyNumbers:
         numbers where all are in use.
         """
         if key not in self._numbers:
-            number = self._unused(law.state)
+            number = self._unused(law.state, told)
             if number is None:
                 law.state = with_more_keys(law.state)
-                number = self._unused(law.state)
+                number = self._unused(law.state, told)
                 assert number is not None, "there are more numbers now"
             law.state = but(law.state, tells=law.state.tells.put((number, 0), number if told is None else told))
             self._numbers[key], self._keys[number] = number, key
         return self._numbers[key]
 
-    def _unused(self, st: HostTierState) -> int | None:
+    def _unused(self, st: HostTierState, told: int | None) -> int | None:
+        """A number that no key has, or ``None``. ``told``: the number of a key of which nothing is yet, and soon is."""
         every = [int(key) for key in st.every_key.items()]
         if len(self._keys) == len(every):
-            used = _used(st)
+            used = _used(st) | ({told} if told is not None else set())
             for number in [number for number in every if number not in used]:
                 del self._numbers[self._keys.pop(number)]
         return next((number for number in every if number not in self._keys), None)
