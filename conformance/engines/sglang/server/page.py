@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 from conformance.driver.cache_folder import checkout
+from conformance.engines.sglang import RELEASES, options
+from conformance.engines.sglang.releases import download
 from conformance.engines.sglang.releases.server_parts import ALL, Releases
 from conformance.engines.sglang.server.launching import ALWAYS
 from conformance.engines.sglang.server.standing_in import EVERYWHERE, ROWS
@@ -41,8 +43,25 @@ def page() -> str:
             rows="\n".join(rows),
             calls="\n".join(f"| {kind} | {words} |" for kind, words in calls),
             changing="; ".join(changing),
+            **_options(),
         )
     )
+
+
+def _options() -> dict[str, object]:
+    """What the document says of options and variables."""
+    newest = RELEASES[-1]
+    read, undrawn = options.read_by(download.WHEELS.release(newest) / "sglang"), options.undrawn()
+    drawn = [name for name in read if name not in undrawn]
+    reasons: dict[str, list[str]] = {}
+    for name in read:
+        if name in undrawn:
+            reasons.setdefault(undrawn[name], []).append(f"`{name}`")
+    return {
+        **{"newest": newest, "read": len(read), "drawn": len(drawn)},
+        "drawn_names": ", ".join(f"`{name}`" for name in drawn),
+        "undrawn": "\n".join(f"| {reason} | {', '.join(names)} |" for reason, names in reasons.items()),
+    }
 
 
 def _only(releases: Releases) -> str:

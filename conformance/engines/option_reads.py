@@ -1,0 +1,55 @@
+"""Which launch options and environment variables the modules of an engine read. Only source text is looked at: nothing
+is imported, and an option counts as read where its name stands, whatever object it is read of.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+Reads = Mapping[str, Sequence[str]]  # of each name the files that read it, relative to the engine's folder
+
+
+def declared(files: Iterable[Path]) -> frozenset[str]:
+    """The names that classes in these files declare with a type: of classes of settings, the options."""
+    classes = (node for file in files for node in ast.walk(_tree(file)) if isinstance(node, ast.ClassDef))
+    lines = (line for one in classes for line in one.body if isinstance(line, ast.AnnAssign))
+    return frozenset(line.target.id for line in lines if isinstance(line.target, ast.Name))
+
+
+def options_read(root: Path, files: Iterable[Path], names: frozenset[str]) -> Reads:
+    """Those of these names that are read as an attribute, with a dot or by ``getattr``."""
+    return _reads(root, files, lambda node: [name for name in _attributes(node) if name in names])
+
+
+def variables_read(root: Path, files: Iterable[Path], prefix: str) -> Reads:
+    """The environment variables with this prefix that are named, as an attribute or as a text."""
+    variable = re.compile(rf"{re.escape(prefix)}[A-Z0-9_]+")
+    return _reads(root, files, lambda node: [name for name in _names(node) if variable.fullmatch(name)])
+
+
+def _reads(root: Path, files: Iterable[Path], named: Callable[[ast.AST], list[str]]) -> Reads:
+    found: dict[str, set[str]] = {}
+    for file in files:
+        for name in (name for node in ast.walk(_tree(file)) for name in named(node)):
+            found.setdefault(name, set()).add(file.relative_to(root).as_posix())
+    return {name: sorted(found[name]) for name in sorted(found)}
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    yield from _attributes(node)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def _attributes(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        yield node.attr
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        yield from (one.value for one in node.args[1:2] if isinstance(one, ast.Constant) and isinstance(one.value, str))
+
+
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
