@@ -19,6 +19,30 @@ def declared(files: Iterable[Path]) -> frozenset[str]:
     return frozenset(line.target.id for line in lines if isinstance(line.target, ast.Name))
 
 
+def defaults(file: Path, class_name: str) -> dict[str, object]:
+    """The defaults that a class in this file declares, as far as they are literals: of a field the value, or the
+    ``default`` of the call that makes the field.
+    """
+    classes = (node for node in ast.walk(_tree(file)) if isinstance(node, ast.ClassDef) and node.name == class_name)
+    lines = (line for one in classes for line in one.body if isinstance(line, ast.AnnAssign) and line.value is not None)
+    found = {}
+    for line in lines:
+        value = _default(line.value)
+        if isinstance(line.target, ast.Name) and value is not None:
+            found[line.target.id] = ast.literal_eval(value)
+    return found
+
+
+def _default(value: ast.expr | None) -> ast.expr | None:
+    if isinstance(value, ast.Call):
+        value = next((word.value for word in value.keywords if word.arg == "default"), None)
+    try:
+        ast.literal_eval(value) if value is not None else None
+    except ValueError:
+        return None
+    return value
+
+
 def options_read(root: Path, files: Iterable[Path], names: frozenset[str]) -> Reads:
     """Those of these names that are read as an attribute, with a dot or by ``getattr``."""
     return _reads(root, files, lambda node: [name for name in _attributes(node) if name in names])

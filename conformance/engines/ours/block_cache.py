@@ -223,12 +223,14 @@ def block_cache(
 ) -> OurScheduler:
     """Our scheduler. It is on the host, whatever the ``device``. ``kind``, ``table``, ``hasher``: see ``OurScheduler``.
 
-    It publishes no events. Raises ``Unsupported`` for states, for host memory, and for an EAGLE head, since a block
-    that is found says nothing of the layers of one.
+    It publishes no events. Raises ``Unsupported`` for states, for host memory, for what is tuned, and for an EAGLE
+    head, since a block that is found says nothing of the layers of one.
     """
     del device
     if config.get("eagle"):
         raise Unsupported("our scheduler has no blocks of the layers of an EAGLE head")
     if config.get("host"):
         raise Unsupported("our scheduler has no host memory")
+    if config.get("tuning"):
+        raise Unsupported("our scheduler has nothing to tune")
     return OurScheduler(config, lacks, kind, table, hasher)

@@ -26,7 +26,7 @@ from conformance.engines.vllm import host_connector, settings
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.host_connector import HostConnector
 from conformance.engines.vllm.names import DigestTexts
-from conformance.engines.vllm.settings import Setup
+from conformance.engines.vllm.settings import Setup, Tuning
 from conformance.engines.vllm.transfers import AllGroups, Factory, StandInConnector
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
@@ -92,6 +92,7 @@ ANSWERS = {
 }
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
 UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
+SCHEDULER, RETENTION = "v1.core.sched.scheduler", "prefix_cache_retention_interval"
 
 
 class VLLMRelease:
@@ -276,7 +277,9 @@ class VLLMRelease:
         config = settings.config(setup)
         if hasattr(self.imported.module(SINGLE), "register_all_kvcache_specs"):
             self.imported.module(SINGLE).register_all_kvcache_specs(config)
-        cached = self._specs.KVCacheConfig(num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers)
+        cached = self._specs.KVCacheConfig(
+            num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers, **self._tuned(setup.tuning)
+        )
         if setup.host is not None:
             if not self.imported.has(f"{host_connector.CONNECTOR}.config"):
                 raise Unsupported("the release's connector to host memory is not known")
@@ -290,6 +293,23 @@ class VLLMRelease:
             log_stats=False,
             **self._sizes(setup, groups),
         )
+
+    def _tuned(self, tuning: Tuning) -> dict[str, int]:
+        """What is tuned of the prefix cache. Raises ``Unsupported`` where the release has not what a run tunes."""
+        plain, text = Tuning(), self.imported.text(SCHEDULER)
+        asked = {
+            "watermark": tuning.watermark != plain.watermark,
+            "prefill_schedule_interval": tuning.interval != plain.interval,
+            "scheduler_reserve_full_isl": tuning.whole != plain.whole,
+        }
+        lacking = [name for name, is_asked in asked.items() if is_asked and name not in text]
+        if tuning.retention is not None and RETENTION not in {
+            field.name for field in fields(self._specs.KVCacheConfig)
+        }:
+            lacking.append(RETENTION)
+        if lacking:
+            raise Unsupported(f"the release does not configure {', '.join(lacking)}")
+        return {} if tuning.retention is None else {RETENTION: tuning.retention}
 
     def _sizes(self, setup: Setup, groups: Sequence[Any]) -> dict[str, int]:
         """The tokens of a block, and of a hash where the release asks for them: without a prefix cache groups may have

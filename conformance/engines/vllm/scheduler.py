@@ -13,7 +13,7 @@ from conformance.engines.vllm.moves import Moves
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.recording.block_hooks import numbers
 from conformance.engines.vllm.release import VLLMRelease
-from conformance.engines.vllm.settings import HostTier, Setup
+from conformance.engines.vllm.settings import HostTier, Setup, Tuning
 from conformance.engines.vllm.transfers import TransferParams
 from conformance.stems.block_cache.protocol import (
     FULL,
@@ -290,6 +290,16 @@ def _setup(config: Json) -> Setup:
         reoffers=config.get("reoffers", False),
         failure=config.get("failure", "recompute"),
         host=_host(config.get("host")),
+        tuning=_tuning(config.get("tuning", {})),
+    )
+
+
+def _tuning(config: Json) -> Tuning:
+    return Tuning(
+        config.get("retention"),
+        config.get("watermark", 0),
+        config.get("interval", 1),
+        config.get("whole_prompts", True),
     )
 
 

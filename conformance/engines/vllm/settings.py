@@ -28,6 +28,20 @@ class HostTier:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """What most servers leave at its default. ``retention``: tokens between which a group with a window or states keeps
+    a prefix, 0 for none but the ends of prompts and where texts part, ``None`` for each block. ``watermark``: blocks
+    that stay free when a request is admitted. ``interval``: prompts are computed in every so many steps. ``whole``: a
+    request is admitted where its whole prompt fits.
+    """
+
+    retention: int | None = None
+    watermark: int = 0
+    interval: int = 1
+    whole: bool = True
+
+
+@dataclass(frozen=True)
 class Setup:
     """What a run configures of a scheduler.
 
@@ -38,7 +52,8 @@ class Setup:
     the asynchronous scheduler. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what
     it stores and removes. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a
     transfer of which nothing came is offered again. ``failure``: ``recompute`` or ``fail``, what becomes of a request
-    of whose transfer a part did not come. ``host``: host memory in place of other servers.
+    of whose transfer a part did not come. ``host``: host memory in place of other servers. ``tuning``: what is not at
+    its default.
     """
 
     block_size: int
@@ -58,6 +73,7 @@ class Setup:
     reoffers: bool = False
     failure: str = "recompute"
     host: HostTier | None = None
+    tuning: Tuning = Tuning()
 
 
 def config(setup: Setup) -> StandIn:
@@ -100,9 +116,9 @@ def _scheduler(setup: Setup) -> StandIn:
         long_prefill_token_threshold_adaptive=False,
         enable_chunked_prefill=True,
         disable_chunked_mm_input=False,
-        watermark=0.0,
-        prefill_schedule_interval=1,
-        scheduler_reserve_full_isl=True,
+        watermark=(setup.tuning.watermark + 0.5) / setup.blocks if setup.tuning.watermark else 0.0,  # rounded down
+        prefill_schedule_interval=setup.tuning.interval,
+        scheduler_reserve_full_isl=setup.tuning.whole,
         async_scheduling=setup.steps_in_flight > 1,
     )
 
@@ -121,6 +137,7 @@ def _cache(setup: Setup) -> StandIn:
         mamba_cache_mode="align" if setup.align else "none",
         enable_mamba_fine_grained_prefix_cache=False,
         enable_mamba_shared_prefix_checkpoint=False,
+        prefix_cache_retention_interval=setup.tuning.retention,
         **(_CACHE_WITH_HOST if setup.host is not None else {}),
     )
 
@@ -128,7 +145,6 @@ def _cache(setup: Setup) -> StandIn:
 # What the connector to host memory reads beside the rest.
 _CACHE_WITH_HOST = {
     "prefix_match_unit": None,
-    "prefix_cache_retention_interval": None,
     "cache_dtype": "float32",
     "kv_cache_layout": None,
 }

@@ -48,6 +48,22 @@ class HostConfig(TypedDict):
     prompt_only: bool
 
 
+@exact
+class TuningConfig(TypedDict):
+    """What most servers leave at its default.
+
+    ``retention``: layers with a window or with states keep a prefix in the prefix cache at the end of a prompt and
+    where texts part, and every ``retention`` tokens where it is not 0; without it at each block. ``watermark``: so many
+    blocks stay free when a request is admitted. ``interval``: prompts are computed in every so many steps alone.
+    ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first chunk alone.
+    """
+
+    retention: NotRequired[Annotated[int, whole(0, 64)]]
+    watermark: NotRequired[Annotated[int, whole(0, 16)]]
+    interval: NotRequired[Annotated[int, whole(1, 8)]]
+    whole_prompts: NotRequired[bool]
+
+
 Layers = Annotated[list[Annotated[LayersConfig, AfterValidator(_with_window)]], AfterValidator(_few)]
 
 
@@ -63,7 +79,8 @@ class BlockCacheConfig(TypedDict):
     request. ``events``: an engine that can publishes KV events. ``transfers``: KV cache comes from other servers and is
     read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``: what becomes of a
     request of whose transfer a part did not come: it computes that part (``recompute``), or ends with an error
-    (``fail``). ``host``: host memory behind the blocks, in place of other servers.
+    (``fail``). ``host``: host memory behind the blocks, in place of other servers. ``tuning``: what is not at its
+    default.
     """
 
     block_size: PageSize
@@ -83,6 +100,7 @@ class BlockCacheConfig(TypedDict):
     reoffers: NotRequired[bool]
     failure: NotRequired[Literal["recompute", "fail"]]
     host: NotRequired[HostConfig]
+    tuning: NotRequired[TuningConfig]
 
 
 CONFIG = BlockCacheConfig

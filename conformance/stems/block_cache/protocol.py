@@ -176,7 +176,11 @@ class BlockCacheEngine(Engine, Protocol):
     ``fail``, which ends it with an error), ``host`` (host memory to which computed blocks are copied and from which
     they are loaded, no such memory if left out; with ``transfers``, and then no KV cache comes from other servers:
     ``slots``, ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is offered before it is copied,
-    ``prompt_only``).
+    ``prompt_only``), ``tuning`` (an engine may have none of these; ``retention``: layers with a window or with states
+    keep a prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where
+    it is not 0, at each block if left out; ``watermark``: blocks that stay free when a request is admitted;
+    ``interval``: prompts are computed in every so many steps alone; ``whole_prompts``: a request is admitted only where
+    its whole prompt fits, not its first chunk alone).
 
     ``moves``: what was done to blocks in the last call, in order.
     """

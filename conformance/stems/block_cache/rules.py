@@ -44,6 +44,10 @@ HOSTS = tuple(
         (4, 2, "lru", 0, False),
     )
 )
+TUNINGS: tuple[Json | None, ...] = (
+    *(None, {"retention": 0}, {"retention": 8}, {"retention": 0}),
+    *({"retention": 0, "whole_prompts": False}, {"watermark": 2}, {"retention": 0, "interval": 2}),
+)
 OF_TRANSFERS = ("reoffers", "failure", "host")  # what is configured of transfers alone
 CONFIG = {
     "layers": st.integers(0, len(LAYERS) - 1),
@@ -58,6 +62,7 @@ CONFIG = {
     "reoffers": st.booleans(),
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
     "host": st.sampled_from((None, *HOSTS)),
+    "tuning": st.sampled_from(TUNINGS),
 }
 LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
 lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
@@ -68,7 +73,7 @@ def _others(config: Json, known: Json) -> list[Json]:
     """Configurations of every other kind, for an engine that does not support the drawn one. Their order depends on the
     drawn one alone.
     """
-    fixed = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
+    fixed = {name: value for name, value in known.items() if name not in (*OF_TRANSFERS, "tuning")}
     found: list[Json] = [
         {**fixed, **{"layers": layers, "drafts": drafts, "eagle": eagle, "steps_in_flight": steps}, "caching": caching}
         for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2), (True, False))
@@ -82,6 +87,11 @@ def _others(config: Json, known: Json) -> list[Json]:
     ]
     Random(crc32(json.dumps(config, sort_keys=True).encode())).shuffle(found)
     return found
+
+
+def _untuned(kinds: list[Json]) -> list[Json]:
+    """These configurations with all that is tuned at its default, for an engine that has no such options."""
+    return [{name: value for name, value in kind.items() if name != "tuning"} for kind in kinds]
 
 
 class BlockCacheMachine(StemMachine):
@@ -104,6 +114,8 @@ class BlockCacheMachine(StemMachine):
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
         if not known["transfers"]:
             known = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
+        if known["tuning"] is None:
+            known.pop("tuning")
         if known.get("host") is None:
             known.pop("host", None)
             known |= attention if known["transfers"] else {}
@@ -120,7 +132,8 @@ class BlockCacheMachine(StemMachine):
         alone = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
         kinds = [{**alone, **one, "transfers": False} for one in less]
         exchanging = [{**alone, **attention, "reoffers": False, "failure": "recompute"}] if "host" in known else []
-        for kind in [*([known, *exchanging] if known["transfers"] else []), *kinds, *_others(config, known)]:
+        wanted = [*([known, *exchanging] if known["transfers"] else []), *kinds]
+        for kind in [*wanted, *(_untuned(wanted) if "tuning" in known else ()), *_others(config, known)]:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from conformance.driver.protocol import Json
 from conformance.engines.vllm.alone import SCRIPTS
+from conformance.stems.block_cache.protocol import FULL
 
 RUNS_ALONE = False  # a program imports vLLM, as it is installed
 TURNS = "steps"  # what one round of a scheduler is called
@@ -32,12 +33,39 @@ def launch(config: Json) -> str:
     }
     if config["threshold"]:
         flags["long-prefill-token-threshold"] = config["threshold"]
+    flags |= _tuned(config)
     switches = {"enable-prefix-caching": config["caching"], "async-scheduling": config["steps_in_flight"] > 1}
-    words = ["vllm serve MODEL", *(f"--{name} {value}" for name, value in flags.items())]
+    words = ["vllm serve MODEL", *(f"--{name} {value}".strip() for name, value in flags.items())]
     words += [f"--{name}" if on else f"--no-{name}" for name, on in switches.items()]
     if config.get("transfers"):
         words.append(f"--kv-transfer-config '{json.dumps(_connector(config))}'")
     return " ".join(words)
+
+
+def _tuned(config: Json) -> dict[str, object]:
+    """The flags of what a run tunes of the scheduler and of the prefix cache."""
+    tuning: Json = config.get("tuning", {})
+    flags: dict[str, object] = {}
+    if "retention" in tuning:
+        flags[RETENTION] = tuning["retention"]
+    elif _is_dense(config):
+        flags[RETENTION] = DENSE
+    if tuning.get("watermark"):
+        flags["watermark"] = round((tuning["watermark"] + 0.5) / (config["blocks"] + NULL_BLOCK), 3)
+    if tuning.get("interval", 1) > 1:
+        flags["prefill-schedule-interval"] = tuning["interval"]
+    if not tuning.get("whole_prompts", True):
+        flags["no-scheduler-reserve-full-isl"] = ""
+    return flags
+
+
+RETENTION, DENSE = "prefix-cache-retention-interval", "None"  # the default is 0 from 0.30.0 on
+
+
+def _is_dense(config: Json) -> bool:
+    """Layers with a window or with states keep each block in the prefix cache, which is not the default."""
+    kinds = {group["kind"] for group in config["layers"]}
+    return kinds != {FULL} and "retention" not in config.get("tuning", {})
 
 
 # What differs from the engine's default: the flag that says so, and the option of a run with its default.
@@ -50,11 +78,14 @@ SWITCHED = {
 
 def flags(config: Json) -> list[str]:
     """The launch flags that switch something from its default."""
-    return [flag for flag, (option, switched, _) in SWITCHED.items() if config[option] == switched]
+    found = [flag for flag, (option, switched, _) in SWITCHED.items() if config[option] == switched]
+    return [*found, *([f"--{RETENTION} {DENSE}"] if _is_dense(config) else [])]
 
 
 def without(config: Json, flag: str) -> Json:
     """The configuration without one of its ``flags``."""
+    if RETENTION in flag:
+        return {**config, "tuning": {**config.get("tuning", {}), "retention": 0}}
     option, _, default = SWITCHED[flag]
     return {**config, option: default}
 

@@ -1,0 +1,105 @@
+"""What stands in for vLLM's configuration has the defaults of the newest release, where no run sets something else.
+
+A value that is ours, and not the default of servers, would hide what servers do: so it was with the retention of the
+prefix cache, which is 0 from 0.30.0 on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.driver.exception_origin import StandIn
+from conformance.engines.option_reads import defaults
+from conformance.engines.vllm import RELEASES, settings
+from conformance.engines.vllm.download import WHEELS
+from conformance.engines.vllm.settings import HostTier, Setup, Tuning
+
+CONFIGS = {  # of each part of the configuration: the file and the class of the release
+    "scheduler_config": ("scheduler.py", "SchedulerConfig"),
+    "cache_config": ("cache.py", "CacheConfig"),
+    "parallel_config": ("parallel.py", "ParallelConfig"),
+    "observability_config": ("observability.py", "ObservabilityConfig"),
+    "speculative_config": ("speculative.py", "SpeculativeConfig"),
+    "model_config": ("model.py", "ModelConfig"),
+    "kv_transfer_config": ("kv_transfer.py", "KVTransferConfig"),
+    "kv_events_config": ("kv_events.py", "KVEventsConfig"),
+}
+# Field and why its value is not the default.
+SET = {
+    "async_scheduling": "drawn: one step in flight or two",
+    "prefix_cache_retention_interval": "drawn: 0, which is the default, or a number, or each block",
+    "block_size": "drawn",
+    "num_gpu_blocks": "drawn",
+    "cache_dtype": "of the tensors, which stand in",
+    "dtype": "of the tensors, which stand in",
+    "model": "there is none",
+    "max_model_len": "drawn",
+    "num_speculative_tokens": "drawn",
+    "method": "drawn: an EAGLE head or none",
+    "kv_load_failure_policy": "drawn: recompute or fail",
+    "enable_kv_cache_events": "drawn",
+    "publisher": "nobody listens outside of the process",
+}
+
+
+@pytest.fixture(scope="module")
+def release() -> Path:
+    """The package of the newest release."""
+    return WHEELS.release(RELEASES[-1]) / "vllm"
+
+
+def plain(**more: Any) -> StandIn:
+    """The stand-in with every part that it can have. ``more``: of the setup."""
+    host = HostTier(4, 1, "lru", 0, False)
+    sizes: dict[str, Any] = {
+        "block_size": 4,
+        "blocks": 10,
+        "caching": True,
+        "batch": 16,
+        "requests": 3,
+        "max_length": 40,
+    }
+    return settings.config(Setup(**{**sizes, "drafts": 2, "events": True, "transfers": True, "host": host, **more}))
+
+
+def differing(release: Path, config: StandIn) -> set[str]:
+    """The fields whose value is not the default of the release."""
+    found = set()
+    for part, (file, name) in CONFIGS.items():
+        known = defaults(release / "config" / file, name)
+        assert known, f"{file} has no class {name} with defaults"
+        has = vars(vars(config)[part])
+        found |= {field for field, value in has.items() if field in known and value != known[field]}
+    return found
+
+
+def test_each_value_that_no_run_sets_is_the_default(release: Path) -> None:
+    assert sorted(differing(release, plain()) - SET.keys()) == []
+
+
+def test_a_value_of_our_own_is_seen(release: Path) -> None:
+    assert "watermark" in differing(release, plain(tuning=Tuning(watermark=2)))
+    assert "scheduler_reserve_full_isl" in differing(release, plain(tuning=Tuning(whole=False)))
+    assert "prefix_cache_retention_interval" not in differing(release, plain(tuning=Tuning(retention=0)))
+
+
+def test_nothing_is_excused_that_is_the_default(release: Path) -> None:
+    assert sorted(SET.keys() - differing(release, plain())) == []
+
+
+def test_defaults_are_those_of_a_class_and_literals(tmp_path: Path) -> None:
+    text = """
+class Cache:
+    size: int = 4
+    kept: int | None = Field(default=0, ge=0)
+    named: str = NAME
+    made: int = field(init=False)
+    bare: int
+class Other:
+    size: int = 5
+"""
+    (tmp_path / "cache.py").write_text(text)
+    assert defaults(tmp_path / "cache.py", "Cache") == {"size": 4, "kept": 0}
