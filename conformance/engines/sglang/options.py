@@ -117,7 +117,7 @@ UNDRAWN: Mapping[str, str] = {
     "Not drawn yet: host memory that is a buffer alone.": """
         hicache_host_memory_mode HICACHE_BUFFER_ANCHOR_LOCK_CAP
     """,
-    "Not drawn yet: events of the cache are read from vLLM alone.": """
+    "Not drawn yet: no reader of the events of this cache is driven.": """
         kv_events_config
     """,
 }
