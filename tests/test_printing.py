@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from rich.progress import ProgressColumn
 
-from conformance.driver.printable import first_line, message_of, printable
+from conformance.driver.printable import first_line, message_of, printable, without_addresses
 from conformance.engines import registry
 from conformance.engines.toy import ToyAllocator
 from conformance.search import judge
@@ -165,3 +165,9 @@ def test_only_the_screen_prints() -> None:
 def test_a_print_with_markup_is_seen(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text('console.print("[red]")\nbar = TextColumn("x")\n')
     assert list(printing(tmp_path)) == ["one.py:1", "one.py:2"]
+
+
+def test_two_equal_runs_say_one_thing_of_an_object() -> None:
+    said = {without_addresses(str(KeyError(object()))) for _ in range(3)}
+    assert said == {"<object object>"}
+    assert without_addresses("page 0x10 at 12") == "page 0x10 at 12"

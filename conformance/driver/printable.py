@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 LONGEST = 4_000  # characters of one text
 
 
@@ -30,6 +32,11 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except Exception as broken:
         return f"(its message cannot be made: {type(broken).__name__})"
+
+
+def without_addresses(text: str) -> str:
+    """The text without the places of objects in memory, such as ``at 0x7f18c0``: two equal runs say one thing."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
 def first_line(text: str) -> str:

@@ -101,7 +101,7 @@ RARE_WITH_HOST = (
     _set("pages stay twice", HICACHE_SKIP_HOST_DUPLICATE_RECLAIM="1"),
     _set("only tails of windows", ENABLE_HICACHE_SWA_TAIL_ONLY_BACKUP="1"),
 )
-ONE_MORE = "one more"
+ONE_MORE, BY_TREE = "one more", "order dfs-weight"
 
 
 def _one_more(*choices: LaunchChoice) -> tuple[str, tuple[LaunchChoice, ...]]:
@@ -157,6 +157,7 @@ LAUNCHES = Launches(
             for model in ("recurrent", "tracked")
             for count in (1, 2)
         ),
+        "server.dfs_turn": frozenset(pair(SESSIONS, _sessions(count).name, ONE_MORE, BY_TREE) for count in (1, 2)),
         "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
     },
 )

@@ -268,6 +268,9 @@ def _setup(config: Json) -> Setup:
         raise Unsupported("transfers between servers are driven with one group of layers, which has full attention")
     if config.get("host") and not config.get("transfers"):
         raise Unsupported("host memory is behind a connector, which transfers need")
+    retention = config.get("tuning", {}).get("retention") or 0
+    if retention % config["block_size"] or (retention and kinds == {FULL}):
+        raise Unsupported("blocks are retained every so many whole blocks, of layers with a window or with states")
     if MAMBA in kinds and not align:
         raise Unsupported("without a prefix cache a block of states is as large as the longest text")
     if MAMBA in kinds and config["batch"] < config["block_size"]:

@@ -32,6 +32,8 @@ class ServerExclusion(StrEnum):
     ABORTED_TURN = "server.aborted_turn"
     EMPTY_TURN = "server.empty_turn"  # turns without a new token, and turns for which no answer is asked
     DRAFTED_TURN = "server.drafted_turn"  # drafts, on a server with sessions: ``Launches.avoided``
+    # The waiting queue in the order of the tree's nodes, on a server with sessions: ``Launches.avoided``.
+    DFS_TURN = "server.dfs_turn"
     OVERLAPPED_STATE = "server.overlapped_state"  # turns of sessions where steps overlap and states are tracked
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
     # New weights in the turn after the last answer, for a server that was paused in that turn, or while something is
