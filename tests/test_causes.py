@@ -157,6 +157,7 @@ ENDS = {
     "host_copies_count_as_busy": "release_memory_occupation should be called only when server is idle",
     "prefill_turns_no_track": "request 1 computes token 256 of its text on a state after 512 tokens of another text",
     "refused_load_forgets_state": "request 5 computes token 10 of its text on a state after 0 tokens of its own text",
+    "dfs_order_meets_session": "'_VirtualNode' object cannot be interpreted as an integer",
     "rejected_turn_keeps_session": "session_id='1' already has a slot",
     "retracted_turn_is_saved": "request 1 goes on after 8 tokens of its text",
     "slow_storage_stops_server": "RuntimeError: Out of memory. Try to lower your batch size.",
