@@ -331,6 +331,17 @@ def test_flags_that_the_release_refuses_are_unsupported() -> None:
     assert "refuses these flags" in said["refused"]
 
 
+@pytest.mark.parametrize(
+    ("release", "model", "flag"),
+    [(NEWEST, "sliding", "--enable-session-radix-cache"), ("0.5.20", "full", "--disable-radix-cache")],
+)
+def test_flags_that_a_scheduler_refuses_or_whose_cache_is_not_read_are_unsupported(
+    release: str, model: str, flag: str
+) -> None:
+    (said,) = sent((config(flag, model=model), []), release=release)
+    assert "refuses these flags" in said["refused"] or "keeps no prefix" in said["refused"]
+
+
 @pytest.mark.engine
 def test_memory_is_given_back_once_the_last_batch_is_done() -> None:
     """The lawful neighbour of a kept trace that stops a server."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 Reads = Mapping[str, Sequence[str]]  # of each name the files that read it, relative to the engine's folder
@@ -24,22 +25,18 @@ def defaults(file: Path, class_name: str) -> dict[str, object]:
     ``default`` of the call that makes the field.
     """
     classes = (node for node in ast.walk(_tree(file)) if isinstance(node, ast.ClassDef) and node.name == class_name)
-    lines = (line for one in classes for line in one.body if isinstance(line, ast.AnnAssign) and line.value is not None)
     found = {}
-    for line in lines:
+    for line in (line for one in classes for line in one.body if isinstance(line, ast.AnnAssign)):
         value = _default(line.value)
         if isinstance(line.target, ast.Name) and value is not None:
-            found[line.target.id] = ast.literal_eval(value)
+            with suppress(ValueError):  # no literal
+                found[line.target.id] = ast.literal_eval(value)
     return found
 
 
 def _default(value: ast.expr | None) -> ast.expr | None:
     if isinstance(value, ast.Call):
-        value = next((word.value for word in value.keywords if word.arg == "default"), None)
-    try:
-        ast.literal_eval(value) if value is not None else None
-    except ValueError:
-        return None
+        return next((word.value for word in value.keywords if word.arg == "default"), None)
     return value
 
 

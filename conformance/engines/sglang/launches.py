@@ -141,7 +141,6 @@ LAUNCHES = Launches(
             *(pair(MODEL, name, "lazy tracks", "lazy tracks") for name in ("windowed", "full", "sliding", "recurrent")),
             pair("overlap", "off", "lazy tracks", "lazy tracks"),
             *(pair(MODEL, name, "drafts", "drafts") for name in ("recurrent", "tracked")),
-            pair(MODEL, "sliding", ONE_MORE, "sessions in the tree"),
         }
     ),
     avoided={

@@ -327,8 +327,12 @@ class Release:
         return any(getattr(holder, name, None) is not None for holder in holders for name in EVENTS)
 
     def kind_of(self, tree: Any) -> str:
-        """The kind of a tree that a server has built."""
+        """The kind of a tree that a server has built. Raises ``Unsupported`` for what a server without a prefix cache
+        has in its place, and ``EngineError`` for a tree that is not known.
+        """
         name = type(tree).__name__
+        if name.endswith("ChunkCache"):
+            raise Unsupported(f"sglang {self.imported.label}: its {name}, which keeps no prefix, is not read")
         found = next((kind for kind, (known, _) in TREES.items() if known == name), None)
         if found is None:
             raise EngineError(f"sglang {self.imported.label}: a server has built a {name}, which cannot be read")
