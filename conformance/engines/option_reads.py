@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 Reads = Mapping[str, Sequence[str]]  # of each name the files that read it, relative to the engine's folder
 
 
@@ -45,18 +46,45 @@ def options_read(root: Path, files: Iterable[Path], names: frozenset[str]) -> Re
     return _reads(root, files, lambda node: [name for name in _attributes(node) if name in names])
 
 
-def variables_read(root: Path, files: Iterable[Path], prefix: str) -> Reads:
-    """The environment variables with this prefix that are named, as an attribute or as a text."""
+def variables_read(root: Path, files: Iterable[Path], prefix: str, imported: bool = False) -> Reads:
+    """The environment variables that are named: with this prefix as an attribute or as a text, and with any name as the
+    first argument of a call whose own name has ``env`` in it. ``imported``: only those that are named outside of every
+    function, so that they are read once, when the module is imported.
+    """
     variable = re.compile(rf"{re.escape(prefix)}[A-Z0-9_]+")
-    return _reads(root, files, lambda node: [name for name in _names(node) if variable.fullmatch(name)])
+
+    def named(node: ast.AST) -> list[str]:
+        return [*(name for name in _names(node) if variable.fullmatch(name)), *_asked_of_environment(node)]
+
+    return _reads(root, files, named, _on_import if imported else ast.walk)
 
 
-def _reads(root: Path, files: Iterable[Path], named: Callable[[ast.AST], list[str]]) -> Reads:
+def _reads(
+    root: Path,
+    files: Iterable[Path],
+    named: Callable[[ast.AST], list[str]],
+    nodes: Callable[[ast.AST], Iterable[ast.AST]] = ast.walk,
+) -> Reads:
     found: dict[str, set[str]] = {}
     for file in files:
-        for name in (name for node in ast.walk(_tree(file)) for name in named(node)):
+        for name in (name for node in nodes(_tree(file)) for name in named(node)):
             found.setdefault(name, set()).add(file.relative_to(root).as_posix())
     return {name: sorted(found[name]) for name in sorted(found)}
+
+
+def _on_import(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and those below it, without what is inside of functions."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _on_import(child)
+
+
+def _asked_of_environment(node: ast.AST) -> list[str]:
+    if not (isinstance(node, ast.Call) and node.args and "env" in ast.unparse(node.func)):
+        return []
+    text = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+    return [text] if isinstance(text, str) and VARIABLE.fullmatch(text) else []
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -201,6 +201,8 @@ class Shrinker:
                 yield Trace(trace.stem, {**trace.config, key: value - 1}, trace.steps)
             if value is True:
                 yield Trace(trace.stem, {**trace.config, key: False}, trace.steps)
+        for fewer in _less_tuned(trace.config):
+            yield Trace(trace.stem, fewer, trace.steps)
         for more in _of_a_scheduler(trace.config) if "layers" in trace.config else ():
             yield Trace(trace.stem, {**trace.config, **more}, trace.steps)
         for number, step in enumerate(trace.steps):
@@ -219,6 +221,15 @@ def _of_a_scheduler(config: Json) -> Iterator[Json]:
     for key, least in OF_SCHEDULERS.items():
         fewer = sorted({least, config[key] // 2, config[key] - 1})
         yield from ({key: less} for less in fewer if least <= less < config[key])
+
+
+def _less_tuned(config: Json) -> Iterator[Json]:
+    """The configuration of a scheduler without what is tuned, and without one option of that."""
+    tuning: Json = config.get("tuning", {})
+    if tuning:
+        yield {name: value for name, value in config.items() if name != "tuning"}
+    if len(tuning) > 1:
+        yield from ({**config, "tuning": {k: v for k, v in tuning.items() if k != option}} for option in tuning)
 
 
 def _renumbered(trace: Trace) -> Iterator[Trace]:

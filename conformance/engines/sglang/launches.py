@@ -62,46 +62,43 @@ LATE_AND_AHEAD = frozenset({frozenset({(MODEL, "tracked"), ("overlap", "on"), ("
 MIXED_TRACK = frozenset({pair(MODEL, "tracked", MIXED, MIXED)})
 # Batches in which prompts are cut after some tokens, and requests that decode take a part of these.
 CUT_AND_MIXED = ((MODEL, "tracked"), (CHUNKED, CHUNKED), (MIXED, MIXED))
-# Of what changes which slots are taken, kept, or given back, and seldom runs into another option: a server has at most
-# one of each list.
+ONE_MORE, DELAYED, BY_TREE = "one more", "prefills delayed", "dfs-weight"
+ORDERS = (BY_TREE, "hrrn", "shortest-prefill-first", "lof", "random")
+# Options that change which slots are taken or freed. A server gets at most one of them, so that they do not hide each
+# other. Of what a release reads when one of its modules is imported, a process has one value: that is not here.
 RARE = (
-    _one("no prefix cache", "--disable-radix-cache"),
-    *(_one(f"evicts by {name}", "--radix-eviction-policy", name) for name in ("lfu", "slru", "priority")),
-    _one("retracts the longest", "--retraction-policy", "length"),
+    *(_one(f"evicts by {name}", "--radix-eviction-policy", name) for name in ("lfu", "slru", "tlru", "priority")),
     _one("retracts by priority", "--retraction-policy", "priority", "--enable-priority-scheduling"),
     _one("no preemption", "--enable-priority-scheduling", "--disable-priority-preemption"),
     _one("low values first", "--enable-priority-scheduling", "--schedule-low-priority-values-first"),
-    _one("preempts soon", "--enable-priority-scheduling", "--priority-scheduling-preemption-threshold", "0"),
+    _one("preempts for 40 alone", "--enable-priority-scheduling", "--priority-scheduling-preemption-threshold", "20"),
     _one("no priorities", "--abort-on-priority-when-disabled"),
     _one("short prefill", "--max-prefill-tokens", "8"),
     _one("one prefill", "--prefill-max-requests", "1"),
     _one("short queue", "--max-queued-requests", "2"),
     _one("decodes between prefills", "--prefill-decode-interval", "2"),
     _one("waits for free slots", "--min-free-slots-delay", "2"),
+    _one(DELAYED, "--enable-prefill-delayer"),
     _one("polls seldom", "--scheduler-recv-interval", "3"),
-    _one("sessions in the tree", "--enable-session-radix-cache"),
     _one("one state a path", "--mamba-max-states-per-path", "1"),
-    _one("many windows", "--swa-full-tokens-ratio", "0.5"),
-    *(_one(f"order {name}", "--schedule-policy", name) for name in ("dfs-weight", "lof", "random", "routing-key")),
+    _one("few window slots", "--swa-full-tokens-ratio", "0.5"),
+    *(_one(f"order {name}", "--schedule-policy", name) for name in ORDERS),
     _set("never a hit", RADIX_FORCE_MISS="1"),
     _set("decodes without a lock on states", OPT_MAMBA_SKIP_DECODE_LOCK="1"),
     _set("windows of prompts unlocked", OPT_RELEASE_PREFILL_SWA="1"),
     _set("windows kept in the tree", OPT_UNIFIED_CACHE_FREE_OUT_OF_WINDOW_SLOTS="0"),
-    _set("matched once", ENABLE_WAITING_PREFIX_REFRESH="0"),
-    _set("retracts often", TEST_RETRACT="1", TEST_RETRACT_INTERVAL="5"),
-    _set("no second track", TEST_MAMBA_LAZY_ALLOC_FAIL="1"),
-    _set("chunks not filled", EXACT_CHUNK_FILL="0"),
-    _set("prefill in tiles", PREFILL_TILE_BUDGET="8"),
+    _set("prefixes that wait grow old", ENABLE_WAITING_PREFIX_REFRESH="0"),
     _set("retracts late", RETRACT_DECODE_STEPS="1"),
-    _set("expects short answers", CLIP_MAX_NEW_TOKENS_ESTIMATION="2"),
     _set("one message a poll", SCHEDULER_MAX_RECV_PER_POLL="1"),
     _set("prefill never overlaps prefill", DISABLE_CONSECUTIVE_PREFILL_OVERLAP="1"),
 )
-RARE_WITH_HOST = (
-    _set("pages stay twice", HICACHE_SKIP_HOST_DUPLICATE_RECLAIM="1"),
-    _set("only tails of windows", ENABLE_HICACHE_SWA_TAIL_ONLY_BACKUP="1"),
+RARE_ALONE = (  # on servers without host memory
+    _one("no prefix cache", "--disable-radix-cache"),
+    _one("sessions in the tree", "--enable-session-radix-cache"),
+    _one("replayed states", "--enable-linear-replayssm"),
+    _set("no second track", TEST_MAMBA_LAZY_ALLOC_FAIL="1"),
 )
-ONE_MORE, BY_TREE = "one more", "order dfs-weight"
+RARE_WITH_HOST = (_set("pages stay twice", HICACHE_SKIP_HOST_DUPLICATE_RECLAIM="1"),)
 
 
 def _one_more(*choices: LaunchChoice) -> tuple[str, tuple[LaunchChoice, ...]]:
@@ -126,7 +123,7 @@ LAUNCHES = Launches(
         _flag("drafts", *DRAFTS),
         _flag(FEW_STATES, "--max-mamba-cache-size", "9"),
         _flag("lazy tracks", "--mamba-radix-cache-strategy", "extra_buffer_lazy"),
-        _one_more(*RARE),
+        _one_more(*RARE, *RARE_ALONE),
     ),
     never=frozenset(
         {
@@ -141,6 +138,7 @@ LAUNCHES = Launches(
             *(pair(MODEL, name, "lazy tracks", "lazy tracks") for name in ("windowed", "full", "sliding", "recurrent")),
             pair("overlap", "off", "lazy tracks", "lazy tracks"),
             *(pair(MODEL, name, "drafts", "drafts") for name in ("recurrent", "tracked")),
+            pair("overlap", "off", ONE_MORE, DELAYED),
         }
     ),
     avoided={
@@ -156,7 +154,9 @@ LAUNCHES = Launches(
             for model in ("recurrent", "tracked")
             for count in (1, 2)
         ),
-        "server.dfs_turn": frozenset(pair(SESSIONS, _sessions(count).name, ONE_MORE, BY_TREE) for count in (1, 2)),
+        "server.dfs_turn": frozenset(
+            pair(SESSIONS, _sessions(count).name, ONE_MORE, f"order {BY_TREE}") for count in (1, 2)
+        ),
         "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
     },
 )
@@ -208,6 +208,7 @@ HOSTING = Launches(
         {
             *(pair(MODEL, "recurrent", "size", _size(*size).name) for size in HOST_SIZES if size[0] > 1),
             pair(MODEL, "recurrent", "overlap", "on"),
+            pair("overlap", "off", ONE_MORE, DELAYED),
         }
     ),
     avoided={

@@ -8,7 +8,7 @@ both with the release, so an option of a new release is not overlooked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -20,59 +20,60 @@ PREFIX = "SGLANG_"  # of the variables; those of a drawn server are named withou
 SETTINGS = ("srt/server_args.py", "srt/arg_groups/fields/*.py")
 MODULES = (
     *("srt/mem_cache/**/*.py", "srt/managers/schedul*.py", "srt/managers/scheduler_components/*.py"),
-    *("srt/managers/*delayer*.py", "srt/managers/cache_controller.py"),
+    *("srt/managers/*delayer*.py", "srt/managers/cache_controller.py", "srt/model_executor/pool_configurator.py"),
 )
 # Pools of single models, and caches and storages of others, none of which a drawn server has.
 ELSEWHERE = re.compile(
-    r"mem_cache/storage/(?!sim)|deepseek|npu|hisparse|mooncake|nixl|dsa|nsa|minimax|flexkv|lmcache|mla_|linker"
-    r"|embedding_cache|multimodal|fp8|hip_"
+    r"mem_cache/storage/(?!sim)|(?<![a-z])(deepseek|dsv41|npu|hisparse|mooncake|nixl|dsa|nsa|minimax|flexkv|lmcache|mla)(?![a-z])"
+    r"|linker|embedding_cache|multimodal|fp8|(?<![a-z])hip_"
 )
-# Without their prefix. An option is named as a field of ``ServerArgs``, so as its flag with _ in place of -.
+# Variables stand here without SGLANG_, and with $ in front where they have no SGLANG_. An option stands under its field
+# of ``ServerArgs``: --page-size is page_size.
 UNDRAWN: Mapping[str, str] = {
     "It is of more than one process: ranks, and other servers, to which prompts or answers go.": """
         attn_cp_size attn_dp_size base_gpu_id dcp_size disaggregation_bootstrap_port
         disaggregation_decode_enable_offload_kvcache disaggregation_decode_enable_radix_cache
         disaggregation_decode_extra_slots disaggregation_decode_host_receive_threshold
         disaggregation_decode_retraction_backup disaggregation_enable_kv_checksum disaggregation_mode
-        disaggregation_transfer_backend dp_size dwdp_size elastic_ep_backend enable_dp_attention_local_control_broadcast
-        enable_dynamic_chunking enable_pd_role_switch enable_pdmux enable_prefill_delayer enable_two_batch_overlap
-        encoder_transfer_backend ep_join_mode ep_size language_only moe_a2a_backend moe_dp_size nccl_port nnodes
-        num_reserved_decode_tokens pp_async_batch_depth pp_max_micro_batch_size pp_size prefill_delayer_max_delay_ms
-        prefill_delayer_max_delay_passes prefill_delayer_queue_min_ratio prefill_delayer_token_usage_low_watermark
-        speculative_moe_a2a_backend tp_size DISAGG_STAGING_BUFFER DP_RANK DYNAMIC_CHUNKING_SMOOTH_FACTOR
+        disaggregation_transfer_backend dp_size dwdp_size elastic_ep_backend
+        enable_dp_attention_local_control_broadcast enable_dynamic_chunking enable_pd_role_switch
+        enable_two_batch_overlap encoder_transfer_backend ep_join_mode ep_size language_only moe_a2a_backend
+        moe_dp_size nccl_port nnodes num_reserved_decode_tokens pp_async_batch_depth pp_max_micro_batch_size
+        pp_size speculative_moe_a2a_backend tp_size DISAGG_STAGING_BUFFER DP_RANK DYNAMIC_CHUNKING_SMOOTH_FACTOR
         ENABLE_COLOCATED_BATCH_GEN ENABLE_DP_SPEC_PREFILL_COORDINATION ENABLE_KV_SHARD_ZERO_SM_GATHER
-        ENABLE_METRICS_DP_ATTENTION ENABLE_PP_SPEC NCCL_ALL_GATHER_IN_OVERLAP_SCHEDULER_SYNC_BATCH PP_COMM_OVERLAP
-        PP_SKIP_PURE_CHUNKED_OUTPUT_COMM PREFILL_DELAYER_DEBUG_LOG PREFILL_DELAYER_MAX_PREFILL_BS_WINDOW_SIZE
-        SCHEDULER_SKIP_ALL_GATHER enable_kv_cache_sharding
+        ENABLE_METRICS_DP_ATTENTION ENABLE_PP_SPEC NCCL_ALL_GATHER_IN_OVERLAP_SCHEDULER_SYNC_BATCH
+        PP_COMM_OVERLAP PP_SKIP_PURE_CHUNKED_OUTPUT_COMM SCHEDULER_SKIP_ALL_GATHER enable_kv_cache_sharding
     """,
     "It chooses or configures a cache or a storage that is not of SGLang, or is of one model.": """
-        dsa_decode_backend dsa_prefill_backend enable_flexkv enable_hisparse enable_lmcache
-        enable_unified_cache_external_linker flexkv_config_file hisparse_config lmcache_config_file qsa_indexer_dtype
-        radix_cache_backend unified_cache_external_linker_backend file_storage_path DSV4_COMPRESS_STATE_DTYPE
-        HICACHE_FILE_BACKEND_ENABLE_METADATA_CACHE HICACHE_FILE_BACKEND_METADATA_TTL HICACHE_FILE_BACKEND_STORAGE_DIR
-        HICACHE_SIMM_CONFIG_PATH MOONCAKE_CUSTOM_MEM_POOL OPT_MINIMAX_M3_FP8_INDEX_CACHE
-        OPT_USE_MINIMAX_FUSED_KV_INDEX_STORE enable_encoder_swa_bounded_replay enable_decoder_swa_bounded_replay
+        dsv4_attn_backend enable_deepseek_v4_fp4_indexer $FLEXKV_CONFIG_PATH EXPERIMENTAL_ONLINE_C128_MTP
+        OPT_USE_ONLINE_COMPRESS dsa_decode_backend dsa_prefill_backend enable_flexkv enable_hisparse
+        enable_lmcache enable_unified_cache_external_linker flexkv_config_file hisparse_config
+        lmcache_config_file qsa_indexer_dtype radix_cache_backend unified_cache_external_linker_backend
+        file_storage_path DSV4_COMPRESS_STATE_DTYPE HICACHE_FILE_BACKEND_ENABLE_METADATA_CACHE
+        HICACHE_FILE_BACKEND_METADATA_TTL HICACHE_FILE_BACKEND_STORAGE_DIR HICACHE_SIMM_CONFIG_PATH
+        MOONCAKE_CUSTOM_MEM_POOL OPT_MINIMAX_M3_FP8_INDEX_CACHE OPT_USE_MINIMAX_FUSED_KV_INDEX_STORE
+        enable_encoder_swa_bounded_replay enable_decoder_swa_bounded_replay
     """,
     "It is of requests that no client of a run sends: images, adapters, embeddings, grammars, thoughts.": """
-        allow_auto_truncate dllm_algorithm enable_broadcast_mm_inputs_process enable_lora enable_lora_overlap_loading
-        enable_mis language_model_only lora_drain_wait_threshold lora_paths max_loras_per_batch mm_feature_transport
-        prefill_only_disable_kv_cache reasoning_parser return_hidden_states_mode sampling_mask_max_tokens
-        strip_thinking_cache EMBEDDINGS_SPARSE_HEAD MM_BUFFER_SIZE_MB MM_FEATURE_CACHE_MB VLM_CACHE_SIZE_MB
+        allow_auto_truncate dllm_algorithm enable_broadcast_mm_inputs_process enable_lora
+        enable_lora_overlap_loading enable_mis language_model_only lora_drain_wait_threshold lora_paths
+        max_loras_per_batch mm_feature_transport prefill_only_disable_kv_cache reasoning_parser
+        return_hidden_states_mode sampling_mask_max_tokens strip_thinking_cache EMBEDDINGS_SPARSE_HEAD
+        MM_BUFFER_SIZE_MB MM_FEATURE_CACHE_MB VLM_CACHE_SIZE_MB
     """,
     "The model, the device or a socket is stood in for: what it decides is decided by the run.": """
-        cuda_graph_config detokenizer_ipc_name enable_deterministic_inference enable_multi_layer_eagle
-        grpc_mode grpc_port load_format metrics_ipc_name mlx_enable_sampling model_path revision
-        rpc_ipc_name sampling_backend scheduler_input_ipc_name served_model_name smg_grpc_mode
+        cuda_graph_config detokenizer_ipc_name enable_memory_saver enable_deterministic_inference
+        enable_multi_layer_eagle grpc_mode grpc_port load_format metrics_ipc_name mlx_enable_sampling model_path
+        revision rpc_ipc_name sampling_backend scheduler_input_ipc_name served_model_name smg_grpc_mode
         speculative_draft_attention_backend speculative_draft_model_path speculative_draft_model_revision
         tokenizer_backend tokenizer_ipc_name tokenizer_mode tokenizer_path trust_remote_code weight_cache_mode
-        weight_version AMD_USE_FLYDSL_MEGA_MOE FLASHINFER_PREFILL_SPLIT_TILE_SIZE NPU_HICACHE_MAMBA_IO NUMA_BIND_V2
-        RUST_SERVER SET_CPU_AFFINITY USE_AITER
+        weight_version AMD_USE_FLYDSL_MEGA_MOE FLASHINFER_PREFILL_SPLIT_TILE_SIZE NPU_HICACHE_MAMBA_IO
+        NUMA_BIND_V2 RUST_SERVER SET_CPU_AFFINITY USE_AITER
     """,
     "It changes how a number is stored or copied, and no slot.": """
-        dtype enable_int8_mamba_checkpoint enable_linear_replayssm enable_linear_replayssm_spec
-        enable_page_major_kv_layout hicache_io_backend hicache_mem_layout int8_mamba_ckpt_size kv_cache_dtype
-        linear_replayssm_cache_len quantization speculative_draft_kv_cache_dtype AITER_KV_CACHE_LAYOUT
-        DISABLE_FUSED_MAMBA_SLOT_OPS HICACHE_HOST_REGISTER_CHUNK_GB HUGEPAGE_SIZE NATIVE_MOVE_KV_CACHE USE_HND_KVCACHE
+        dtype hicache_io_backend hicache_mem_layout kv_cache_dtype quantization speculative_draft_kv_cache_dtype
+        AITER_KV_CACHE_LAYOUT DISABLE_FUSED_MAMBA_SLOT_OPS HICACHE_HOST_REGISTER_CHUNK_GB HUGEPAGE_SIZE
+        NATIVE_MOVE_KV_CACHE USE_HND_KVCACHE
     """,
     "It sizes a pool from a machine's memory: a run gives sizes in tokens.": """
         hicache_host_memory_fraction hicache_size mamba_full_memory_ratio mem_fraction_static
@@ -88,34 +89,56 @@ UNDRAWN: Mapping[str, str] = {
         LOG_LAZY_COMPACTION_STATS_INTERVAL_SEC MEM_PROFILE_MAX_ENTRIES PROFILE_BY_STAGE_DECODE_MIN_BS PROFILE_V2
         RECORD_STEP_TIME ROUTING_KEY_POLICY_DEBUG_LOG TORCH_PROFILER_DIR
     """,
-    "It orders streams of a device, and no slot; that copies wait for passes is watched.": """
-        ENABLE_WAR_BARRIER FORCE_COARSE_WAR_BARRIER
+    "Every server with host memory has it, as on CUDA.": """
+        ENABLE_WAR_BARRIER
+    """,
+    "It is for devices of another make.": """
+        $HSA_USERPTR_FOR_PAGED_MEM NPU_ENABLE_SPARSE_KV_OFFLOAD EXACT_CHUNK_FILL PREFILL_TILE_BUDGET
+        PREFILL_TILE_BUDGET_MODE
+    """,
+    "It limits what a client may ask: the clients of a run ask for short answers.": """
+        MAX_NEW_TOKENS_LIMIT
+    """,
+    "It is read when a module is imported: one value for all servers of a process.": """
+        $IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD $IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD
+        CLIP_MAX_NEW_TOKENS_ESTIMATION TEST_RETRACT TEST_RETRACT_INTERVAL TEST_RETRACT_NO_PREFILL_BS
     """,
     "It is of a test of SGLang: it makes something late or fail.": """
         TEST_CRASH_AFTER_STREAM_OUTPUTS TEST_HICACHE_BACKEND_RANDOM_DELAY TEST_HICACHE_BACKEND_RANDOM_FAILURE
-        TEST_HICACHE_H2D_DELAY_CYCLES TEST_SCRIPTED_RUNTIME TEST_STUCK_SCHEDULER_INIT TEST_RETRACT_NO_PREFILL_BS
+        TEST_HICACHE_H2D_DELAY_CYCLES TEST_SCRIPTED_RUNTIME TEST_STUCK_SCHEDULER_INIT
     """,
     "It is a check of SGLang's own; the law asks the same at each step.": """
         CHECK_KV_PAGE_INVARIANTS DEBUG_MEMORY_POOL ENABLE_STRICT_MEM_CHECK_DURING_BUSY
         ENABLE_STRICT_MEM_CHECK_DURING_IDLE ENABLE_TREE_CACHE_SANITY_CHECK MAMBA_DEBUG_ASSERTS
     """,
     "It is derived from another option, or tunes one that is drawn.": """
-        hicache_storage_prefetch_retry_max_attempts hicache_storage_prefetch_retry_poll_interval
-        prefill_decode_interval_min_bs radix_eviction_policy_config uses_mamba_radix_cache
-        INIT_NEW_TOKEN_RATIO MAX_NEW_TOKENS_LIMIT MIN_NEW_TOKEN_RATIO_FACTOR
-        NEW_TOKEN_RATIO_DECAY_STEPS PREFILL_TILE_BUDGET_MODE SCHEDULER_RECV_SKIPPER_WEIGHT_DECODE
-        SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT SCHEDULER_RECV_SKIPPER_WEIGHT_NONE
-        SCHEDULER_RECV_SKIPPER_WEIGHT_TARGET_VERIFY
+        _swa_full_tokens_ratio_explicitly_set swa_prefix_tails prefill_delayer_max_delay_ms
+        prefill_delayer_max_delay_passes prefill_delayer_queue_min_ratio
+        prefill_delayer_token_usage_low_watermark linear_replayssm_cache_len PREFILL_DELAYER_DEBUG_LOG
+        PREFILL_DELAYER_MAX_PREFILL_BS_WINDOW_SIZE hicache_storage_prefetch_retry_max_attempts
+        hicache_storage_prefetch_retry_poll_interval prefill_decode_interval_min_bs radix_eviction_policy_config
+        uses_mamba_radix_cache INIT_NEW_TOKEN_RATIO MIN_NEW_TOKEN_RATIO_FACTOR NEW_TOKEN_RATIO_DECAY_STEPS
+        SCHEDULER_RECV_SKIPPER_WEIGHT_DECODE SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT
+        SCHEDULER_RECV_SKIPPER_WEIGHT_NONE SCHEDULER_RECV_SKIPPER_WEIGHT_TARGET_VERIFY
     """,
-    "It says how the Rust core is built; both cores are drawn.": """
+    "It says how the Rust core is built. Servers with host memory are drawn with both cores.": """
         RUST_BUILD_MODE
     """,
-    "Not drawn yet: unified memory is refused on a CPU, or with the small models of a run.": """
-        enable_unified_memory enable_memory_saver COMPACTION_MAX_PAGES_PER_MOVE DEBUG_POISON_POOL
+    "Not drawn yet: a pool of its own for states that are cached, which is not read.": """
+        enable_int8_mamba_checkpoint int8_mamba_ckpt_size
+    """,
+    "Not drawn yet: prompts and answers are computed on two streams, or the scheduler waits for a whole stream.": """
+        enable_pdmux FORCE_COARSE_WAR_BARRIER
+    """,
+    "Not drawn yet: drafts on a model with recurrent layers.": """
+        enable_linear_replayssm_spec
+    """,
+    "Not drawn yet: unified memory, whose pools cannot be built for the small models of a run.": """
+        enable_page_major_kv_layout enable_unified_memory COMPACTION_MAX_PAGES_PER_MOVE DEBUG_POISON_POOL
         DISABLE_LAZY_COMPACTION LAZY_COMPACTION_MAX_MOVES_PER_CALL
     """,
     "Not drawn yet: host memory that is a buffer alone.": """
-        hicache_host_memory_mode HICACHE_BUFFER_ANCHOR_LOCK_CAP
+        ENABLE_HICACHE_SWA_TAIL_ONLY_BACKUP hicache_host_memory_mode HICACHE_BUFFER_ANCHOR_LOCK_CAP
     """,
     "Not drawn yet: no reader of the events of this cache is driven.": """
         kv_events_config
@@ -127,9 +150,13 @@ def read_by(root: Path) -> Reads:
     """The options and variables that the cache and the scheduler of a release read, each with its files. ``root``: the
     folder of the package ``sglang``.
     """
-    names = declared(_files(root, SETTINGS))
-    files = [file for file in _files(root, MODULES) if not ELSEWHERE.search(file.relative_to(root).as_posix())]
+    names, files = declared(_files(root, SETTINGS)), modules(root)
     return {**options_read(root, files, names), **variables_read(root, files, PREFIX)}
+
+
+def modules(root: Path) -> list[Path]:
+    """The files of the cache and of the scheduler of a release."""
+    return [file for file in _files(root, MODULES) if not ELSEWHERE.search(file.relative_to(root).as_posix())]
 
 
 def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
@@ -138,14 +165,15 @@ def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 def drawn() -> frozenset[str]:
     """The options and variables that some drawn server has."""
-    return frozenset(_drawn())
+    choices = [one for launches in (LAUNCHES, HOSTING) for several in launches.every.values() for one in several]
+    flags = [word for choice in choices for word in (*choice.flags, *ALWAYS) if word.startswith("--")]
+    return frozenset([*map(_option, flags), *drawn_variables()])
 
 
-def _drawn() -> Iterator[str]:
-    for choice in (choice for one in (LAUNCHES, HOSTING) for choices in one.every.values() for choice in choices):
-        yield from map(_option, choice.flags)
-        yield from (PREFIX + name for name, _ in choice.environment)
-    yield from map(_option, ALWAYS)
+def drawn_variables() -> frozenset[str]:
+    """The variables that some drawn server has in its environment."""
+    choices = [one for launches in (LAUNCHES, HOSTING) for several in launches.every.values() for one in several]
+    return frozenset(PREFIX + name for choice in choices for name, _ in choice.environment)
 
 
 def _option(flag: str) -> str:
@@ -156,5 +184,10 @@ def undrawn() -> dict[str, str]:
     """Of each option and variable that no server is drawn with, the reason."""
     found: dict[str, str] = {}
     for reason, names in UNDRAWN.items():
-        found |= {PREFIX + name if name.isupper() else name: reason for name in names.split()}
+        found |= {_full(name): reason for name in names.split()}
     return found
+
+
+def _full(name: str) -> str:
+    """The name of an option or of a variable, of a name in ``UNDRAWN``."""
+    return name[1:] if name.startswith("$") else PREFIX + name if name.isupper() else name

@@ -29,10 +29,10 @@ class HostTier:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What most servers leave at its default. ``retention``: tokens between which a group with a window or states keeps
-    a prefix, 0 for none but the ends of prompts and where texts part, ``None`` for each block. ``watermark``: blocks
-    that stay free when a request is admitted. ``interval``: prompts are computed in every so many steps. ``whole``: a
-    request is admitted where its whole prompt fits.
+    """Options that most servers do not set. ``retention``: tokens between which a group with a window or states keeps
+    a prefix, 0 for none but the ends of prompts and where texts part, ``None`` for each block. ``watermark``: a request
+    is admitted beside others only where so many blocks stay free. ``interval``: of so many steps one computes prompts.
+    ``whole``: a request is admitted where its whole prompt fits.
     """
 
     retention: int | None = None
@@ -52,8 +52,8 @@ class Setup:
     the asynchronous scheduler. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what
     it stores and removes. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a
     transfer of which nothing came is offered again. ``failure``: ``recompute`` or ``fail``, what becomes of a request
-    of whose transfer a part did not come. ``host``: host memory in place of other servers. ``tuning``: what is not at
-    its default.
+    of whose transfer a part did not come. ``host``: host memory in place of other servers. ``tuning``: options that
+    most servers do not set.
     """
 
     block_size: int

@@ -50,12 +50,12 @@ class HostConfig(TypedDict):
 
 @exact
 class TuningConfig(TypedDict):
-    """What most servers leave at its default.
+    """Options that most servers do not set.
 
     ``retention``: layers with a window or with states keep a prefix in the prefix cache at the end of a prompt and
-    where texts part, and every ``retention`` tokens where it is not 0; without it at each block. ``watermark``: so many
-    blocks stay free when a request is admitted. ``interval``: prompts are computed in every so many steps alone.
-    ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first chunk alone.
+    where texts part, and every ``retention`` tokens where it is not 0; without it at each block. ``watermark``: a
+    request is admitted beside others only where so many blocks stay free. ``interval``: of so many steps one computes
+    prompts. ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first chunk alone.
     """
 
     retention: NotRequired[Annotated[int, whole(0, 64)]]
@@ -79,8 +79,8 @@ class BlockCacheConfig(TypedDict):
     request. ``events``: an engine that can publishes KV events. ``transfers``: KV cache comes from other servers and is
     read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``: what becomes of a
     request of whose transfer a part did not come: it computes that part (``recompute``), or ends with an error
-    (``fail``). ``host``: host memory behind the blocks, in place of other servers. ``tuning``: what is not at its
-    default.
+    (``fail``). ``host``: host memory behind the blocks, in place of other servers. ``tuning``: options that most
+    servers do not set.
     """
 
     block_size: PageSize

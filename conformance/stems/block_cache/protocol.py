@@ -178,9 +178,9 @@ class BlockCacheEngine(Engine, Protocol):
     ``slots``, ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is offered before it is copied,
     ``prompt_only``), ``tuning`` (an engine may have none of these; ``retention``: layers with a window or with states
     keep a prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where
-    it is not 0, at each block if left out; ``watermark``: blocks that stay free when a request is admitted;
-    ``interval``: prompts are computed in every so many steps alone; ``whole_prompts``: a request is admitted only where
-    its whole prompt fits, not its first chunk alone).
+    it is not 0, at each block if left out; ``watermark``: a request is admitted beside others only
+    where so many blocks stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is
+    admitted only where its whole prompt fits, not its first chunk alone).
 
     ``moves``: what was done to blocks in the last call, in order.
     """

@@ -90,7 +90,7 @@ def _others(config: Json, known: Json) -> list[Json]:
 
 
 def _untuned(kinds: list[Json]) -> list[Json]:
-    """These configurations with all that is tuned at its default, for an engine that has no such options."""
+    """These configurations without what is tuned, for an engine that has no such options."""
     return [{name: value for name, value in kind.items() if name != "tuning"} for kind in kinds]
 
 

@@ -73,7 +73,9 @@ class KeyNumbers:
         return self._numbers[key]
 
     def _unused(self, st: HostTierState, told: int | None) -> int | None:
-        """A number that no key has, or ``None``. ``told``: the number of a key of which nothing is yet, and soon is."""
+        """A number that no key has, or ``None`` where all are in use. ``told``: a number that stays in use, since the
+        key that is about to get a number tells its text.
+        """
         every = [int(key) for key in st.every_key.items()]
         if len(self._keys) == len(every):
             used = _used(st) | ({told} if told is not None else set())

@@ -64,8 +64,8 @@ class Launcher:
         """A ``Scheduler`` with these flags and variables of its environment, and what it has published.
 
         Raises ``Unsupported`` where the release refuses the flags, also by a ``ValueError`` of ``Scheduler.__init__``
-        that names one of them, and ``EngineError`` where ``Scheduler.__init__`` fails else: it names the ``init_``
-        method.
+        that says what one of them requires; and ``EngineError`` where ``Scheduler.__init__`` fails otherwise: it names
+        the ``init_`` method.
         """
         with self._apart(), mock.patch.dict(os.environ, environment):
             self._put(self._read(*self._fresh()))
@@ -76,7 +76,7 @@ class Launcher:
             try:
                 scheduler = new_scheduler(self._imported, settings, _ports())
             except Exception as error:
-                if isinstance(error, ValueError) and any(flag in str(error) for flag in flags if flag[:2] == "--"):
+                if isinstance(error, ValueError) and any(f"{flag} requires" in str(error) for flag in flags):
                     raise Unsupported(f"the release refuses these flags: {line_of(error)}") from error
                 label = f"sglang {self._imported.label}"
                 raise EngineError(f"{label}: {_method(error)} of its scheduler fails: {line_of(error)}") from error

@@ -52,7 +52,7 @@ def _options() -> dict[str, object]:
     """What the document says of options and variables."""
     newest = RELEASES[-1]
     read, undrawn = options.read_by(download.WHEELS.release(newest) / "sglang"), options.undrawn()
-    drawn = [name for name in read if name not in undrawn]
+    drawn = [name for name in read if name in options.drawn()]
     reasons: dict[str, list[str]] = {}
     for name in read:
         if name in undrawn:

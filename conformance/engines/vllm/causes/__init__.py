@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from conformance.driver.protocol import Json
 from conformance.engines.vllm.alone import SCRIPTS
@@ -33,39 +33,32 @@ def launch(config: Json) -> str:
     }
     if config["threshold"]:
         flags["long-prefill-token-threshold"] = config["threshold"]
-    flags |= _tuned(config)
     switches = {"enable-prefix-caching": config["caching"], "async-scheduling": config["steps_in_flight"] > 1}
-    words = ["vllm serve MODEL", *(f"--{name} {value}".strip() for name, value in flags.items())]
+    words = ["vllm serve MODEL", *(f"--{name} {value}" for name, value in flags.items())]
     words += [f"--{name}" if on else f"--no-{name}" for name, on in switches.items()]
+    words += _tuned(config).values()
     if config.get("transfers"):
         words.append(f"--kv-transfer-config '{json.dumps(_connector(config))}'")
     return " ".join(words)
 
 
-def _tuned(config: Json) -> dict[str, object]:
-    """The flags of what a run tunes of the scheduler and of the prefix cache."""
-    tuning: Json = config.get("tuning", {})
-    flags: dict[str, object] = {}
-    if "retention" in tuning:
-        flags[RETENTION] = tuning["retention"]
-    elif _is_dense(config):
-        flags[RETENTION] = DENSE
-    if tuning.get("watermark"):
-        flags["watermark"] = round((tuning["watermark"] + 0.5) / (config["blocks"] + NULL_BLOCK), 3)
-    if tuning.get("interval", 1) > 1:
-        flags["prefill-schedule-interval"] = tuning["interval"]
-    if not tuning.get("whole_prompts", True):
-        flags["no-scheduler-reserve-full-isl"] = ""
-    return flags
+# What a run tunes, with the default of a server; the retention has it from 0.30.0 on.
+TUNED: Mapping[str, object] = {"retention": 0, "watermark": 0, "interval": 1, "whole_prompts": True}
 
 
-RETENTION, DENSE = "prefix-cache-retention-interval", "None"  # the default is 0 from 0.30.0 on
-
-
-def _is_dense(config: Json) -> bool:
-    """Layers with a window or with states keep each block in the prefix cache, which is not the default."""
-    kinds = {group["kind"] for group in config["layers"]}
-    return kinds != {FULL} and "retention" not in config.get("tuning", {})
+def _tuned(config: Json) -> dict[str, str]:
+    """The flag of each option that a run tunes, and that is not at its default. Without a retention, layers with a
+    window or with states keep each block in the prefix cache, which a server has to be asked for.
+    """
+    only_full = all(group["kind"] == FULL for group in config["layers"])
+    has = {**TUNED, **({} if only_full else {"retention": None}), **config.get("tuning", {})}
+    texts = {
+        "retention": f"--prefix-cache-retention-interval {has['retention']}",
+        "watermark": f"--watermark {(has['watermark'] + 0.5) / (config['blocks'] + NULL_BLOCK):.3f}",
+        "interval": f"--prefill-schedule-interval {has['interval']}",
+        "whole_prompts": "--no-scheduler-reserve-full-isl",
+    }
+    return {name: texts[name] for name, default in TUNED.items() if has[name] != default}
 
 
 # What differs from the engine's default: the flag that says so, and the option of a run with its default.
@@ -79,13 +72,14 @@ SWITCHED = {
 def flags(config: Json) -> list[str]:
     """The launch flags that switch something from its default."""
     found = [flag for flag, (option, switched, _) in SWITCHED.items() if config[option] == switched]
-    return [*found, *([f"--{RETENTION} {DENSE}"] if _is_dense(config) else [])]
+    return [*found, *_tuned(config).values()]
 
 
 def without(config: Json, flag: str) -> Json:
     """The configuration without one of its ``flags``."""
-    if RETENTION in flag:
-        return {**config, "tuning": {**config.get("tuning", {}), "retention": 0}}
+    for name, text in _tuned(config).items():
+        if text == flag:
+            return {**config, "tuning": {**config.get("tuning", {}), name: TUNED[name]}}
     option, _, default = SWITCHED[flag]
     return {**config, option: default}
 
