@@ -13,7 +13,6 @@ from conformance.driver.trace import Trace
 from conformance.search.hunt import Difference, Hunt, HuntLimits
 from conformance.traces.outcome import Outcome
 
-
 SHORT = 6  # operations; a longer run is looked for once more
 
 
