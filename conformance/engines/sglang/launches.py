@@ -64,10 +64,12 @@ MIXED_TRACK = frozenset({pair(MODEL, "tracked", MIXED, MIXED)})
 CUT_AND_MIXED = ((MODEL, "tracked"), (CHUNKED, CHUNKED), (MIXED, MIXED))
 ONE_MORE, DELAYED, BY_TREE = "one more", "prefills delayed", "dfs-weight"
 ORDERS = (BY_TREE, "hrrn", "shortest-prefill-first", "lof", "random")
+TLRU = {"threshold": 8, "next_prompt_estimate": 2}  # in tokens
 # Options that change which slots are taken or freed. A server gets at most one of them, so that they do not hide each
 # other. Of what a release reads when one of its modules is imported, a process has one value: that is not here.
 RARE = (
-    *(_one(f"evicts by {name}", "--radix-eviction-policy", name) for name in ("lfu", "slru", "tlru", "priority")),
+    *(_one(f"evicts by {name}", "--radix-eviction-policy", name) for name in ("lfu", "slru", "priority")),
+    _one("evicts by tlru", "--radix-eviction-policy", "tlru", "--radix-eviction-policy-config", json.dumps(TLRU)),
     _one("retracts by priority", "--retraction-policy", "priority", "--enable-priority-scheduling"),
     _one("no preemption", "--enable-priority-scheduling", "--disable-priority-preemption"),
     _one("low values first", "--enable-priority-scheduling", "--schedule-low-priority-values-first"),
