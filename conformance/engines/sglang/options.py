@@ -116,7 +116,8 @@ UNDRAWN: Mapping[str, str] = {
         prefill_delayer_max_delay_passes prefill_delayer_queue_min_ratio
         prefill_delayer_token_usage_low_watermark linear_replayssm_cache_len PREFILL_DELAYER_DEBUG_LOG
         PREFILL_DELAYER_MAX_PREFILL_BS_WINDOW_SIZE hicache_storage_prefetch_retry_max_attempts
-        hicache_storage_prefetch_retry_poll_interval prefill_decode_interval_min_bs uses_mamba_radix_cache INIT_NEW_TOKEN_RATIO MIN_NEW_TOKEN_RATIO_FACTOR NEW_TOKEN_RATIO_DECAY_STEPS
+        hicache_storage_prefetch_retry_poll_interval prefill_decode_interval_min_bs uses_mamba_radix_cache
+        INIT_NEW_TOKEN_RATIO MIN_NEW_TOKEN_RATIO_FACTOR NEW_TOKEN_RATIO_DECAY_STEPS
         SCHEDULER_RECV_SKIPPER_WEIGHT_DECODE SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT
         SCHEDULER_RECV_SKIPPER_WEIGHT_NONE SCHEDULER_RECV_SKIPPER_WEIGHT_TARGET_VERIFY
     """,
