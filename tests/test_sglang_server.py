@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from driven import NEWEST, between, driven, some
 
-from conformance.driver.protocol import EngineError, Json
+from conformance.driver.protocol import EngineError, Json, Unsupported
+from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import Releases
 from conformance.engines.sglang.server import page
 from conformance.engines.sglang.server.clock import ServerClock
@@ -331,15 +332,18 @@ def test_flags_that_the_release_refuses_are_unsupported() -> None:
     assert "refuses these flags" in said["refused"]
 
 
-@pytest.mark.parametrize(
-    ("release", "model", "flag"),
-    [(NEWEST, "sliding", "--enable-session-radix-cache"), ("0.5.20", "full", "--disable-radix-cache")],
-)
-def test_flags_that_a_scheduler_refuses_or_whose_cache_is_not_read_are_unsupported(
-    release: str, model: str, flag: str
-) -> None:
-    (said,) = sent((config(flag, model=model), []), release=release)
-    assert "refuses these flags" in said["refused"] or "keeps no prefix" in said["refused"]
+@pytest.mark.engine
+def test_flags_that_a_scheduler_refuses_are_unsupported() -> None:
+    (said,) = sent((config("--enable-session-radix-cache", model="sliding"), []))
+    assert "refuses these flags" in said["refused"]
+
+
+def test_a_cache_that_keeps_no_prefix_is_unsupported_and_an_unknown_tree_is_an_error() -> None:
+    release: Any = SimpleNamespace(imported=SimpleNamespace(label="0.0.0"))
+    with pytest.raises(Unsupported, match="SWAChunkCache, which keeps no prefix"):
+        Release.kind_of(release, type("SWAChunkCache", (), {})())
+    with pytest.raises(EngineError, match="has built a NewTree"):
+        Release.kind_of(release, type("NewTree", (), {})())
 
 
 @pytest.mark.engine
