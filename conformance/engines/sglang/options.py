@@ -8,13 +8,14 @@ both with the release, so an option of a new release is not overlooked.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
 from conformance.engines.option_reads import Reads, declared, options_read, variables_read
 from conformance.engines.sglang.launches import HOSTING, LAUNCHES
 from conformance.engines.sglang.server.launching import ALWAYS
+from conformance.stems.launches import LaunchChoice
 
 PREFIX = "SGLANG_"  # of the variables; those of a drawn server are named without it
 SETTINGS = ("srt/server_args.py", "srt/arg_groups/fields/*.py")
@@ -165,15 +166,18 @@ def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 def drawn() -> frozenset[str]:
     """The options and variables that some drawn server has."""
-    choices = [one for launches in (LAUNCHES, HOSTING) for several in launches.every.values() for one in several]
-    flags = [word for choice in choices for word in (*choice.flags, *ALWAYS) if word.startswith("--")]
-    return frozenset([*map(_option, flags), *drawn_variables()])
+    flags = [*ALWAYS, *(word for choice in _choices() for word in choice.flags)]
+    return drawn_variables().union(_option(word) for word in flags if word.startswith("--"))
 
 
 def drawn_variables() -> frozenset[str]:
     """The variables that some drawn server has in its environment."""
-    choices = [one for launches in (LAUNCHES, HOSTING) for several in launches.every.values() for one in several]
-    return frozenset(PREFIX + name for choice in choices for name, _ in choice.environment)
+    return frozenset(PREFIX + name for choice in _choices() for name, _ in choice.environment)
+
+
+def _choices() -> Iterator[LaunchChoice]:
+    for launches in (LAUNCHES, HOSTING):
+        yield from chain.from_iterable(launches.every.values())
 
 
 def _option(flag: str) -> str:
@@ -189,5 +193,5 @@ def undrawn() -> dict[str, str]:
 
 
 def _full(name: str) -> str:
-    """The name of an option or of a variable, of a name in ``UNDRAWN``."""
+    """The name that the release reads, of a word in ``UNDRAWN``."""
     return name[1:] if name.startswith("$") else PREFIX + name if name.isupper() else name

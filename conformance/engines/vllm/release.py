@@ -295,7 +295,9 @@ class VLLMRelease:
         )
 
     def _tuned(self, tuning: Tuning) -> dict[str, int]:
-        """What is tuned of the prefix cache. Raises ``Unsupported`` where the release has not what a run tunes."""
+        """The fields of ``KVCacheConfig`` that a run tunes. Raises ``Unsupported`` where the release lacks an option
+        that the run sets.
+        """
         plain, text = Tuning(), self.imported.text(SCHEDULER)
         asked = {
             "watermark": tuning.watermark != plain.watermark,

@@ -73,7 +73,7 @@ def _others(config: Json, known: Json) -> list[Json]:
     """Configurations of every other kind, for an engine that does not support the drawn one. Their order depends on the
     drawn one alone.
     """
-    fixed = {name: value for name, value in known.items() if name not in (*OF_TRANSFERS, "tuning")}
+    fixed = _without(known, *OF_TRANSFERS, "tuning")
     found: list[Json] = [
         {**fixed, **{"layers": layers, "drafts": drafts, "eagle": eagle, "steps_in_flight": steps}, "caching": caching}
         for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2), (True, False))
@@ -89,9 +89,8 @@ def _others(config: Json, known: Json) -> list[Json]:
     return found
 
 
-def _untuned(kinds: list[Json]) -> list[Json]:
-    """These configurations without what is tuned, for an engine that has no such options."""
-    return [{name: value for name, value in kind.items() if name != "tuning"} for kind in kinds]
+def _without(config: Json, *names: str) -> Json:
+    return {name: value for name, value in config.items() if name not in names}
 
 
 class BlockCacheMachine(StemMachine):
@@ -113,7 +112,7 @@ class BlockCacheMachine(StemMachine):
         }
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
         if not known["transfers"]:
-            known = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
+            known = _without(known, *OF_TRANSFERS)
         if known["tuning"] is None:
             known.pop("tuning")
         if known.get("host") is None:
@@ -129,11 +128,12 @@ class BlockCacheMachine(StemMachine):
             {**plain, "steps_in_flight": 1},
             {**plain, **attention, "steps_in_flight": 1},
         ]
-        alone = {name: value for name, value in known.items() if name not in OF_TRANSFERS}
+        alone = _without(known, *OF_TRANSFERS)
         kinds = [{**alone, **one, "transfers": False} for one in less]
         exchanging = [{**alone, **attention, "reoffers": False, "failure": "recompute"}] if "host" in known else []
         wanted = [*([known, *exchanging] if known["transfers"] else []), *kinds]
-        for kind in [*wanted, *(_untuned(wanted) if "tuning" in known else ()), *_others(config, known)]:
+        untuned = [_without(kind, "tuning") for kind in wanted] if "tuning" in known else []
+        for kind in [*wanted, *untuned, *_others(config, known)]:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return

@@ -49,10 +49,11 @@ def page() -> str:
 
 
 def _options() -> dict[str, object]:
-    """What the document says of options and variables."""
+    """The parts of the document that tell which options and variables are drawn."""
     newest = RELEASES[-1]
     read, undrawn = options.read_by(download.WHEELS.release(newest) / "sglang"), options.undrawn()
-    drawn = [name for name in read if name in options.drawn()]
+    has = options.drawn()
+    drawn = [name for name in read if name in has]
     reasons: dict[str, list[str]] = {}
     for name in read:
         if name in undrawn:
