@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from conformance.driver import exception_origin, no_verdict, watchdog
 from conformance.driver.diff import FieldDifference, Names, against_lines, changes, value_of
-from conformance.driver.printable import first_line, message_of, without_addresses
+from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
 from conformance.driver.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, WrongSlot
 from conformance.driver.trace import Trace
@@ -423,7 +423,7 @@ def _sent_to_engine(call: EngineCall) -> Any:
         exception_origin.must_be_the_engines(error, call.name)
         if call.declinable and isinstance(error, CLEAR_ERRORS) and message_of(error).strip():
             return REFUSAL
-        what = f"{call.name} raised {type(error).__name__}: {first_line(without_addresses(message_of(error)))}"
+        what = f"{call.name} raised {type(error).__name__}: {first_line(message_of(error))}"
         raise Finding(*call.law, what) from error
 
 

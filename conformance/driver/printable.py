@@ -27,9 +27,9 @@ def _shown(character: str) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an exception. That of an engine's own exception may be impossible to make."""
+    """The message of an exception, without addresses. That of an engine's own exception may be impossible to make."""
     try:
-        return str(error)
+        return without_addresses(str(error))
     except Exception as broken:
         return f"(its message cannot be made: {type(broken).__name__})"
 

@@ -20,7 +20,7 @@ from conformance.driver import exception_origin, watchdog
 from conformance.driver.clock import Clock
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.onward import Move, Onward
-from conformance.driver.printable import first_line, message_of, without_addresses
+from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.driver.shadow import WrongSlot
 from conformance.driver.trace import Trace
@@ -226,7 +226,7 @@ def _in_words(error: Exception) -> str:
     broken state, it says nothing about the engine.
     """
     where = exception_origin.place(error)
-    what = f"{type(error).__name__}: {first_line(without_addresses(message_of(error)))}".removesuffix(": ")
+    what = f"{type(error).__name__}: {first_line(message_of(error))}".removesuffix(": ")
     return what if where is None else f"cannot be driven on, at {where}: {what}"
 
 
