@@ -122,12 +122,13 @@ def ask(
     further, and what was not answered is ``not asked``.
     """
     known = known or Answers()
-    text = second_solver.script(alone(assertions))
+    copied = alone(assertions)
+    text = second_solver.script(copied)
     first, second, remembered = known.z3, known.cvc5, known.remembered
     if first != UNSAT:
         plan = looks(limits.z3)
         question = Question(f"z3 {z3.get_full_version()}, at most {MOST_MEMORY} MB", plan, text)
-        first, held = _answer(question, memory, lambda: first_solver(assertions, plan, stop))
+        first, held = _answer(question, memory, lambda: first_solver(assertions, copied, plan, stop))
         remembered |= {"z3"} if held else set()
     if second != UNSAT and first != NOT_ASKED:
         question = Question(second_solver.version(), [second_solver.options(limits.cvc5)], text)
@@ -145,13 +146,15 @@ def _answer(question: Question, memory: AnswerMemory, answer: Callable[[], str])
     return said, False
 
 
-def first_solver(assertions: Sequence[Any], plan: Sequence[dict[str, Any]], stop: Stop = never) -> str:
+def first_solver(
+    assertions: Sequence[Any], copied: Sequence[Any], plan: Sequence[dict[str, Any]], stop: Stop = never
+) -> str:
     """What z3 answers at its first look, or at a later look with other options. Each look has a copy of the formulas of
-    its own, so that its steps do not depend on the looks before it.
+    its own, so that its steps do not depend on the looks before it. ``copied``: the copy for the first look.
     """
     answer = UNKNOWN
     for number, options in enumerate(plan):
-        answer = str(solver_of(alone(assertions), options).check())
+        answer = str(solver_of(alone(assertions) if number else copied, options).check())
         if answer == UNSAT:
             return answer
         if number == 0 and stop():

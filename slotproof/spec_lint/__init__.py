@@ -31,7 +31,7 @@ from pathlib import Path
 
 import spec
 from slotproof.spec_lint import plain_code
-from slotproof.spec_lint.plain_code import nodes
+from slotproof.spec_lint.plain_code import nodes, parsed
 from spec import logic
 
 HERE = Path(spec.__file__).parent
@@ -122,7 +122,11 @@ class Complaint:
 
 def lint(source: str, file: str = "spec.py", folder: Path = HERE) -> list[Complaint]:
     """What ``source`` must not use, in order of lines. ``folder``: the other files of the spec that it belongs to."""
-    tree = ast.parse(source, file)
+    try:
+        tree = parsed(source)
+    except SyntaxError as error:
+        error.filename = file
+        raise
     border = _border(source, file)
     words = _words_of_spec(folder).and_those_of(tree, border, folder)
     found = {c for function in _functions(tree, border) for c in _complaints(function, words, file)}
@@ -159,7 +163,7 @@ def _words_of_spec(folder: Path) -> Words:
     words = Words()
     for path in sorted({*folder.rglob("*.py"), *(HERE / name for name in EXCLUDED)}):
         source = path.read_text(encoding="utf-8")
-        words = words.and_those_of(ast.parse(source), _border(source, str(path)), folder)
+        words = words.and_those_of(parsed(source), _border(source, str(path)), folder)
     return words
 
 
@@ -199,7 +203,7 @@ def _imported_plain(tree: ast.Module, folder: Path) -> frozenset[str]:
 def _plain_in(folder: Path) -> dict[str, frozenset[str]]:
     """For each module the functions for plain values, its own and those that it imports by name."""
     sources = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
-    trees = {name: ast.parse(source) for name, source in sources.items()}
+    trees = {name: parsed(source) for name, source in sources.items()}
     known = {name: _plain_functions(tree, _border(sources[name], f"{name}.py")) for name, tree in trees.items()}
     while True:
         before = dict(known)
@@ -252,7 +256,7 @@ def _class(node: ast.ClassDef, file: str) -> Iterator[Complaint]:
 
 def _definitions(tree: ast.Module, file: str) -> Iterator[Complaint]:
     """Definitions that would change what the words of the spec mean."""
-    words = {n.name for n in ast.parse(Path(logic.__file__).read_text("utf-8")).body if isinstance(n, ast.FunctionDef)}
+    words = {n.name for n in parsed(Path(logic.__file__).read_text("utf-8")).body if isinstance(n, ast.FunctionDef)}
     fields = {s.target for c in nodes(tree) if isinstance(c, ast.ClassDef) for s in c.body if hasattr(s, "target")}
     for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -502,7 +506,7 @@ def _module_of(node: ast.ImportFrom) -> str:
 def _names_in(module: str, folder: Path) -> frozenset[str]:
     """What a module of the spec defines, and what it says it hands on."""
     path = next((p for p in (folder / f"{module}.py", HERE / f"{module}.py") if p.is_file()), None)
-    return _names_of_module(ast.parse(path.read_text("utf-8")), imported=False) if path else frozenset()
+    return _names_of_module(parsed(path.read_text("utf-8")), imported=False) if path else frozenset()
 
 
 def _of_spec(node: ast.ImportFrom) -> bool:

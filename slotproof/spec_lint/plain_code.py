@@ -35,7 +35,13 @@ GROWS = frozenset({"append"})  # methods that change a list that the function ma
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-@lru_cache(maxsize=2048)  # rules ask for the nodes of a module and of its functions many times
+@lru_cache(maxsize=256)  # rules ask for a module where it is linted, and where another one names it
+def parsed(source: str) -> ast.Module:
+    """The tree of a module's text. Nobody changes it."""
+    return ast.parse(source)
+
+
+@lru_cache(maxsize=4096)  # rules ask for the nodes of a module and of its functions many times
 def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
     """The node and all nodes below it."""
     return tuple(ast.walk(tree))
