@@ -26,7 +26,7 @@ def hard() -> list[Any]:
 
 
 def test_z3_gives_up_after_its_steps() -> None:
-    assert asking.first_solver(hard(), asking.looks(1_000)) == "unknown"
+    assert asking.first_solver(hard(), asking.alone(hard()), asking.looks(1_000)) == "unknown"
 
 
 def test_cvc5_gives_up_after_its_steps() -> None:

@@ -110,6 +110,10 @@ CLEAR_ERRORS = (ValueError, TypeError, RuntimeError, AssertionError)  # with a m
 _END = object()  # an operation yields nothing more
 
 
+Witness = Callable[[str, Any, Step[Any], tuple[Any, ...]], None]
+"""Sees each granted step: the name of its transition, the state before, the step, and the arguments."""
+
+
 class Law:
     """The law's side of a run: its state, and what was found to break it. Transitions change the state; besides, a run
     may bring free lists into the order in which the engine shows them.
@@ -118,6 +122,7 @@ class Law:
     must not end the run. ``names``: how the law's numbers are named in messages. ``counts``: how often each transition
     was done and refused. ``promised``: for each transition and each sentence of a promise of it, how often the
     transition was done and refused while the promise was asked, and how often the promise was false (``broken``).
+    ``witness``: see ``Witness``.
     """
 
     def __init__(self, stem: Stem, state: Any, strict: bool = True, ignores: Ignores = nothing) -> None:
@@ -129,6 +134,7 @@ class Law:
         self.promised: Counter[tuple[str, str, str]] = Counter()
         self.latents: list[Finding] = []  # one for each law and kind, in the order of their first occurrence
         self.refusals: list[Finding] = []  # calls since the last judgement that were refused although they fit
+        self.witness: Witness | None = None
         self.last = ""  # the transition that the operation has taken last; empty where it has taken none
         self.operation = ""  # the operation that runs
 
@@ -148,7 +154,7 @@ class Law:
         self.must_keep(name, step)
         if step.fits:
             self._must_hold(CHOICE, name, step.choice, arguments)
-            self._take(name, step)
+            self._take(name, step, arguments)
         else:
             self.count(name, "refused")
             self._promised(name, step, "refused")
@@ -163,13 +169,15 @@ class Law:
         self.must_fit(name, bool(step.fits))
         self._must_hold(PROMISE, name, step.promises, arguments)
         self._must_hold(CHOICE, name, step.choice, arguments)
-        self._take(name, step)
+        self._take(name, step, arguments)
         return step
 
-    def _take(self, name: str, step: Step[Any]) -> None:
+    def _take(self, name: str, step: Step[Any], arguments: tuple[Any, ...]) -> None:
         for call in step.calls:  # the provers show that these calls are lawful; each run checks it again
             if not call.step.granted:
                 raise AssertionError(f"{name} calls {call.transition.__name__} unlawfully: {call.step.broken()}")
+        if self.witness is not None:
+            self.witness(name, self.state, step, arguments)
         self.state = step.then
         self.count(name, "done")
         self._promised(name, step, "done")

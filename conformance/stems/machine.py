@@ -21,7 +21,7 @@ from hypothesis import target
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from conformance.driver import no_verdict
-from conformance.driver.lockstep import Finding, Law, LockStep
+from conformance.driver.lockstep import Finding, Law, LockStep, Witness
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.driver.trace import Trace
 from conformance.stems.exclusions import looks_past
@@ -75,6 +75,7 @@ class Sink:
     ``begun(config, lacks)`` is called when an engine was built. ``refused``: the configurations that the engine has
     refused, as text; they are not tried again. ``worth(law)`` is called at the end of each run: Hypothesis then draws
     runs that are like those with a high number (``hypothesis.target``); ``None`` says nothing about the run.
+    ``witness``: sees each granted step of the law, see ``conformance.driver.lockstep.Witness``.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -96,6 +97,7 @@ class Sink:
     begun: Callable[[Json, Collection[str]], object] = _no
     refused: set[str] = field(default_factory=set)
     avoided: Counter[str] = field(default_factory=Counter)
+    witness: Witness | None = None
 
     def add(self, law: Law) -> None:
         """Adds the counts of one run."""
@@ -194,6 +196,7 @@ class StemMachine(RuleBasedStateMachine):
         cls = type(self)
         engine = cls.make(config)
         self.run = cls.run_class(engine, config, self.strict, looks_past(self.exclude))
+        self.run.law.witness = self.sink.witness
         self.lock = LockStep(self.run, config)
 
     def do(self, op: str, **arguments: Any) -> None:
