@@ -120,7 +120,7 @@ def test_the_newest_release_is_a_notice_that_fails_nothing(tmp_path: Path) -> No
     done = run(script, tmp_path, env)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "asked engines --newest")
     assert "NOTICE" in done.stdout
-    assert "beside newest_release" in own
+    assert "stage newest_release" in own
 
 
 def repository(folder: Path, env: dict[str, str]) -> Path:

@@ -217,7 +217,7 @@ def test_what_stands_for_a_line_has_its_command_and_its_options() -> None:
 def test_a_target_of_make_is_executed_in_ci(line: str) -> None:
     target = line.split()[1]
     run = (ROOT / ".ci" / "run").read_text("utf-8")
-    assert re.search(rf"^stage make {target}\b", run, re.MULTILINE) or target == "setup", line
+    assert re.search(rf"^ *stage make {target}\b", run, re.MULTILINE) or target == "setup", line
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

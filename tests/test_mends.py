@@ -457,6 +457,7 @@ def test_the_file_is_as_the_command_writes_it() -> None:
     assert [one.key for one in KEPT] == [key for key in ENDED if key in kept]
 
 
+@pytest.mark.soak(but=8)  # a kept line changes by a command alone
 @pytest.mark.engine
 @pytest.mark.parametrize("one", [one for one in KEPT if one.engine == "sglang"], ids=lambda one: "-".join(one.key))
 def test_the_kept_lines_are_those_of_the_functions(one: MendedFinding) -> None:

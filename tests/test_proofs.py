@@ -74,7 +74,7 @@ def test_the_lemmas_are_proved() -> None:
     assert [(v.transition, v.invariant) for v in verdicts if not v.proved] == []
 
 
-@pytest.mark.soak(but=4)
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_transition_has_a_witness_and_what_can_run_out_of_memory_one_of_that(stem: str) -> None:
     hints = hints_of(stem)

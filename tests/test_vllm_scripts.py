@@ -291,7 +291,7 @@ def test_a_script_can_be_pasted(file: Path) -> None:
     assert sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(text))) == 1, "one says what is wrong"
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.engine
 @pytest.mark.parametrize("file", sampled(FILES, 2), ids=lambda file: file.stem)
 def test_a_script_shows_its_finding_unless_the_bug_is_repaired(file: Path) -> None:
