@@ -35,7 +35,7 @@ def two_passes_of_a_row(was: CacheState, _: CacheState, row: int) -> Truth:
     return passes_of(was, row) > 0
 
 
-@scenes.at("state_evict", "evict_leaf", "evict_mamba")
+@scenes.at("state_evict", "evict_leaf_and_state")
 def state_in_flight_is_freed(was: CacheState, now: CacheState) -> Truth:
     """The tree gives back a state slot that a pass in flight uses."""
     used = slots_in_flight(was)
