@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from driven import RIGHT
 
-from conformance.scenes.scene import LAWS, Scene, met, of_law, of_stem
 from conformance.search.check import Search, draw
+from conformance.search.scenes.scene import LAWS, Scene, met, of_law, of_stem
 from conformance.stems.machine import Sink
 from proofs.registry import hints_of
 from proofs.walks import calls

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conformance.scenes.lock_ref import handles_on
-from conformance.scenes.scene import Scenes
+from conformance.search.scenes.lock_ref import handles_on
+from conformance.search.scenes.scene import Scenes
 from spec.cache_state import CacheState
 from spec.in_flight import flying
 from spec.logic import Truth

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.scenes.scene import Scenes
+from conformance.search.scenes.scene import Scenes
 from spec.host_tier_state import ABSENT, READY, HostTierState, copies, is_load, is_store, key_of
 from spec.in_flight import flies
 from spec.logic import Truth

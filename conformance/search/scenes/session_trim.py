@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.scenes.scene import Scenes
+from conformance.search.scenes.scene import Scenes
 from spec.lengths import Length, shorter, touched
 from spec.logic import Truth
 from spec.session_trim_state import SAVED, SessionTrimState, allocated, committed, has_gaps, is_whole, resumable

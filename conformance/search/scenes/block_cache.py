@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.scenes.scene import Scenes
+from conformance.search.scenes.scene import Scenes
 from spec.block_cache import KEPT, LOADS, BlockCacheState, ahead, has_states
 from spec.block_pool_state import NO_HASH, NULL, alike, holds
 from spec.finite import Seq, Set

@@ -65,7 +65,7 @@ class Scenes:
 @cache
 def of_law(law: str) -> tuple[Scene, ...]:
     """The scenes of a law; none where it has no module here."""
-    return tuple(import_module(f"conformance.scenes.{law}").scenes.all) if law in LAWS else ()
+    return tuple(import_module(f"{__package__}.{law}").scenes.all) if law in LAWS else ()
 
 
 def of_stem(stem: Stem) -> tuple[Scene, ...]:

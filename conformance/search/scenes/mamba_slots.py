@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.scenes.scene import Scenes
+from conformance.search.scenes.scene import Scenes
 from spec.logic import Truth
 from spec.mamba_slots_state import FIRST, OWN, SECOND, MambaSlotsState, owns_nothing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from conformance.scenes.scene import Scenes
+from conformance.search.scenes.scene import Scenes
 from spec.lock_ref_state import COUNTED, HELD, ROOT, SKIPPED, LockRefState, over, path
 from spec.logic import Truth
 
