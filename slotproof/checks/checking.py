@@ -196,8 +196,8 @@ def _tell(bar: Progress, task: Any, stem: str, said: Json) -> None:
 def _judge(
     stem: str, bench: Bench, options: CheckOptions, seconds: float | None, again: Again, said: Callable[[Json], None]
 ) -> Json:
-    """The judgement on one stem. Where the engine kills its process, that is a finding, and the search goes on with
-    another seed.
+    """The judgement on one stem. Where the engine kills its process, that is a finding, and what the search had found
+    until then is lost with the process; so it goes on with another seed, and without a base to the first finding alone.
     """
     begun, deaths, judged = time.monotonic(), [], None
     for attempt in range(RETRIES):
@@ -209,6 +209,7 @@ def _judge(
         }
         if bench.base is None:
             asked |= {"do": "alone", "listed": options.subject.release, "repaired": bench.repairs}
+            asked["first"] = attempt > 0
         else:
             listed = bench.base.subject.release or bench.base.hello["says"]
             asked |= {"do": "beside", "base": bench.base.path, "again": again.of(stem), "listed": listed}
