@@ -305,38 +305,45 @@ class Hunt:
     # Shrinking.
 
     def new(self) -> list[Difference]:
-        """What is not known, one finding a law; violations first. The shortest run of each law is shrunk to the end
-        before any other shape of it is begun. Other shapes of a law are folded under its finding.
+        """What is not known, one finding a law; violations first. The shortest run of each law is shrunk before any
+        other shape of it is begun, and the laws share the time for this. Other shapes of a law are folded under its
+        finding.
         """
         laws: dict[tuple[str, ...], list[list[_Candidate]]] = {}
         for shapes in self.candidates.values():
             laws.setdefault(shapes[0].law, []).append(shapes)
         waiting = [_in_turn(groups) for groups in laws.values()]
         waiting.sort(key=lambda queue: (RANK[queue[0].status], queue[0].finding.latent))
-        found = [[self._shrunk(queue[0])] for queue in waiting]
+        found = [[self._shrunk(queue[0], len(waiting) - n)] for n, queue in enumerate(waiting)]
+        others = sum(len(queue) - 1 for queue in waiting)
         for place in range(1, max(map(len, waiting), default=0)):
             for told, queue in zip(found, waiting, strict=True):
                 if place < len(queue):
-                    told.extend(self._other_shape(queue[place], told))
+                    told.extend(self._other_shape(queue[place], told, others))
+                    others -= 1
         folded = [
             replace(_folded(shapes), times=self.met[queue[0].law]) for queue, shapes in zip(waiting, found, strict=True)
         ]
         return sorted(folded, key=_gravity)
 
-    def _other_shape(self, candidate: _Candidate, shapes: list[Difference]) -> list[Difference]:
+    def _other_shape(self, candidate: _Candidate, shapes: list[Difference], among: int) -> list[Difference]:
         """The candidate as another shape, shrunk while there is time. After that, and of a latent finding, only one run
         for each operation that breaks the law is a shape.
         """
         ends = candidate.trace.steps[-1]["op"] in {shape.trace.steps[-1]["op"] for shape in shapes}
         if ends and (candidate.finding.latent or self._time_is_up(1)):
             return []
-        return [self._shrunk(candidate)]
+        return [self._shrunk(candidate, among)]
 
-    def _shrunk(self, candidate: _Candidate) -> Difference:
+    def _shrunk(self, candidate: _Candidate, among: int) -> Difference:
         """The candidate with the shortest run that is found in time. Its status may become clearer: where the base
-        breaks another law first, a shorter run can show that it holds this one.
+        breaks another law first, a shorter run can show that it holds this one. ``among``: so many candidates are still
+        to be shrunk, this one with them, and share the time that is left.
         """
         status, best = candidate.status, (candidate.finding, candidate.trace)
+        left = self.done.left
+        share = Clock(None if left is None else left / among)
+        share.begin()
 
         def accepts(finding: Finding, trace: Trace) -> bool:
             nonlocal status, best
@@ -351,7 +358,7 @@ class Hunt:
             return start(self.stem, self.make, config, False, looks_past(candidate.avoided))
 
         def in_time() -> None:
-            if self._time_is_up(1):
+            if share.is_up() or self._time_is_up(1):
                 raise TimeIsUp
 
         late = False
