@@ -256,6 +256,14 @@ def test_a_death_after_other_findings_does_not_hide_them(tmp_path: Path) -> None
     assert {"no_leak", ANSWERED} <= {row["law"] for row in report["new"]}
 
 
+def test_a_search_alone_leaves_time_to_name_the_causes_of_an_engine_that_has_some() -> None:
+    def kept(engine: str, budget: float | None, base: str | None = None) -> float:
+        return checking._kept_for_naming(CheckOptions(Subject(engine), base=base, budget=budget))
+
+    assert 0 < kept("sglang", 100.0) < 20
+    assert [kept("toy", 100.0), kept("sglang", None), kept("sglang", 100.0, "0.5.23")] == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.soak
 def test_the_minimum_of_operations_wins_over_the_budget_and_the_overrun_is_told(tmp_path: Path) -> None:
     slow = subject(tmp_path / "slow", "slow")

@@ -43,8 +43,8 @@ class Difference:
     """A law that the subject breaks, beside the base.
 
     ``trace``: the run; ``how`` says whether it is shrunk. ``base``: what the base shows on it, in words. ``name``: the
-    name of a kept trace, empty for a drawn run. ``times``: in how many runs the law was broken so; of one of the
-    ``shapes``, in how many of them the last operation of its drawn run broke the law. ``shapes``: other runs that
+    name of a kept trace, empty for a drawn run. ``times``: in how many runs the law was broken; of one of the
+    ``shapes``, in how many runs the operation that ended its drawn run broke the law. ``shapes``: other runs that
     break the law, most likely for one reason with this one: another operation breaks it, or other operations come
     before. They have no shapes themselves. ``drawn``: the run from which ``trace`` was shrunk.
     """

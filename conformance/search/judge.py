@@ -70,7 +70,7 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
 
 
 class DrawnRuns(Protocol):
-    """The drawn runs of a search on one engine alone, and what they break."""
+    """The drawn runs of a search on one engine alone, and what they break: ``EveryShape`` or ``FirstFinding``."""
 
     sink: Sink
     done: Done
@@ -92,8 +92,9 @@ class DrawnRuns(Protocol):
 
 class EveryShape:
     """Drawn runs that go on past what they break, as those beside a base do (``Hunt``): so that a frequent bug hides
-    no rare one. Findings of one law, kind and severity that one operation shows have one shape. The shortest run of
-    each shape is shrunk when all runs are drawn, and it is told in how many runs the shape was met.
+    no rare one. Findings of one law, kind and severity that one operation shows have one shape. When all runs are
+    drawn, the shortest run of each shape is shrunk. A finding says in how many runs its law was broken, and each other
+    shape of it, in ``folded``, in how many runs that shape was met.
     """
 
     def __init__(self, loaded: Loaded, asked: Json, progress: Progress, make: Make, clock: Clock) -> None:
