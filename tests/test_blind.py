@@ -129,7 +129,8 @@ def searching(answers: Any, judgements: int, monkeypatch: pytest.MonkeyPatch, ca
 def test_nothing_that_is_known_is_sent_and_what_is_found_is_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers()
     one = searching(answers, 3, monkeypatch, ["first", "", "second"])
-    assert all((asked["listed"], asked["drawn_alone"]) == (None, True) for asked in answers.asked)
+    wanted = (None, True, True)
+    assert all((asked["listed"], asked["drawn_alone"], asked["first"]) == wanted for asked in answers.asked)
     assert answers.repairs == [[], ["first"], ["first"]]
     assert list(one.repairs) == ["first", "second"]
     assert ["trace" in row for row in one.found] == [False, True, False], "a run that nobody has is kept"

@@ -18,6 +18,7 @@ from conformance.engines.toy import ToyAllocator
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search import judge
 from conformance.search.check import Search, check
+from conformance.search.done import TELLING
 from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits
 from conformance.stems.machine import Sink, TimeIsUp
 from conformance.traces import known
@@ -155,7 +156,7 @@ def test_after_the_time_one_run_for_each_operation_is_told_as_cut_short(monkeypa
     hunt = Hunt("allocator", BOTH, lambda trace: outcome(trace, sound), HuntLimits(100, seed=1))
     hunt.run([], ())
     monkeypatch.setattr(hunt, "_time_is_up", lambda _: True)
-    told = hunt._new()
+    told = hunt.new()
     assert len({d.found.law for d in told}) > 1
     for first in told:
         ends = [one.trace.steps[-1]["op"] for one in (first, *first.shapes)]
@@ -298,10 +299,73 @@ def test_alone_a_leak_is_a_violation_with_its_story() -> None:
 
 
 def test_who_wants_to_go_on_soon_gets_a_longer_run_without_its_story() -> None:
-    (row,) = alone(leaks, shrinking=0.0, untold=True)["new"]
+    (row,) = alone(leaks, first=True, shrinking=0.0, untold=True)["new"]
     assert row["law"] == "no_leak"
     assert (row["how"], row["story"]) == (str(How.CUT_SHORT), [])
-    assert alone(leaks)["new"][0]["story"]
+    assert alone(leaks, first=True)["new"][0]["story"]
+
+
+def test_alone_a_frequent_bug_hides_no_rare_one() -> None:
+    """Almost every run meets the leak; the decode is wrong only where a run has used every page."""
+    found = alone(BOTH, examples=100)
+    told = {row["law"]: row for row in found["new"]}
+    assert len(told) == len(found["new"]) > 1
+    assert found["runs"] >= 100, "a finding is no reason to draw fewer runs than were asked for"
+    leak, rare = told.pop("no_leak"), min(told.values(), key=lambda row: row["times"])
+    assert 2 * rare["times"] < leak["times"]
+    assert rare["trace"]["steps"][-1]["op"] == "decode"
+    for row in (leak, rare):
+        assert (row["base"], row["how"], bool(row["story"])) == ("", str(How.SHRUNK), True)
+        assert outcome(Trace(**row["trace"]), BOTH).breaks[-1].law == row["law"]
+    assert outcome(Trace(**rare["trace"]), leaks) == Outcome(), "the leak has no part in it"
+
+
+def test_alone_who_wants_the_first_finding_gets_one_and_draws_no_more() -> None:
+    found = alone(BOTH, examples=100, first=True)
+    assert len(found["new"]) == 1
+    assert found["runs"] < 20
+
+
+def test_equal_seeds_find_equal_things() -> None:
+    def shown(seed: int | None) -> list[Json]:
+        return [{**row, "harm": None} for row in alone(BOTH, examples=60, seed=seed)["new"]]
+
+    assert shown(None) == shown(None)
+    assert shown(5) == shown(5) != shown(None)
+
+
+def test_a_run_that_meets_a_finding_several_times_counts_once() -> None:
+    """Each run steps back before the leak and meets it again."""
+    heard: list[int] = []
+    hunt = Hunt("allocator", leaks, lambda _: Outcome(), HuntLimits(50, seed=1, shapes=1))
+    passes = hunt.sink.passes
+
+    def hears(finding: Finding, trace: Trace) -> bool:
+        heard.append(hunt.sink.runs)
+        return passes(finding, trace)
+
+    hunt.sink.passes = hears
+    (leak,) = hunt.run([], ()).differences
+    assert leak.times == len({*heard}) < len(heard)
+    ends = [one.trace.steps[-1]["op"] for one in (leak, *leak.shapes)]
+    assert len(ends) == len({*ends}) > 1
+    for shape in leak.shapes:
+        assert 1 <= shape.times <= leak.times
+
+
+def test_findings_share_the_time_in_which_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one gets all that the others have left."""
+    given: list[float] = []
+
+    def harmless(*asked: Any) -> None:
+        given.append(asked[-1])
+
+    monkeypatch.setattr(judge, "harm", harmless)
+    told = alone(BOTH, seconds=10.0)["new"]
+    assert len(given) == len(told) > 1
+    assert given == sorted(given)
+    assert given[0] * len(told) <= 10.0
+    assert given[-1] > 10.0 * TELLING / 2
 
 
 def test_alone_goes_on_until_so_many_operations_are_done() -> None:

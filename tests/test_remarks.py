@@ -108,27 +108,32 @@ def test_the_page_of_the_law_says_what_each_argument_means() -> None:
 @pytest.mark.parametrize(
     ("how", "name", "words"),
     [
-        (How.SHRUNK, "", "trace: 2 operations, shrunk to the end"),
-        (How.SHRUNK, "stale", "trace: 2 operations, shrunk to the end from the kept trace stale"),
-        (How.KEPT, "stale", "trace: 2 operations, the kept trace stale, as it is"),
-        (How.CUT_SHORT, "", "trace: 2 operations, cut short: the time was over before it was shrunk to the end"),
-        (How.DRAWN, "", "trace: 2 operations, as it was drawn, not shrunk"),
+        (How.SHRUNK, "", "shrunk to the end; met in 1 run"),
+        (How.SHRUNK, "stale", "shrunk to the end from the kept trace stale"),
+        (How.KEPT, "stale", "the kept trace stale, as it is"),
+        (
+            How.CUT_SHORT,
+            "",
+            "cut short: the time was over before it was shrunk to the end; met in 1 run",
+        ),
+        (How.DRAWN, "", "as it was drawn, not shrunk; met in 1 run"),
     ],
 )
 def test_a_trace_says_how_short_it_is(how: How, name: str, words: str) -> None:
     found = row(LEAK, "allocator", how=how, name=name)
-    assert remarks.about_trace(found) == words
-    assert words in junit.told(found)
+    assert remarks.about_trace(found) == f"trace: 2 operations, {words}"
+    assert remarks.about_trace(found) in junit.told(found)
     assert (found["how"], found["shrunk"]) == (str(how), how in (How.SHRUNK, How.KEPT))
 
 
 def test_other_runs_are_a_line_each() -> None:
     other = {"status": "worse", "step": 1, "detail": "page 2 is lost", "base": "", "name": "", "how": "cut short"}
+    other["times"] = 7
     found = row(LEAK, "allocator", folded=[{**other, "trace": Trace("allocator", {}, STEPS[:1]).as_json()}])
     head, line = remarks.folded(found)
     assert head.startswith("1 more of its runs")
     assert line.startswith("  ends with admit, worse; 1 operation, cut short: the time was over")
-    assert line.endswith(": page 2 is lost")
+    assert line.endswith("; met in 7 runs: page 2 is lost")
     assert [head, line] == junit.told(found)[-5:-3] or {head, line} <= {*junit.told(found)}
     assert list(remarks.folded(row(LEAK, "allocator"))) == []
 

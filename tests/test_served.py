@@ -38,7 +38,7 @@ MODE = "{mode}"
 class Engine(ToyAllocator):
     def decode(self, after, last):
         slots = super().decode(after, last)
-        if MODE == "kills" and slots is None:
+        if MODE in ("kills", "leaks, and kills") and slots is None:
             os.kill(os.getpid(), signal.SIGSEGV)
         if MODE == "slow":
             time.sleep(0.05)
@@ -55,7 +55,7 @@ class Engine(ToyAllocator):
 def allocator(config):
     if MODE == "writes":
         pathlib.Path("~/written-by-an-engine").expanduser().write_text("x")
-    return Engine(config["size"], config["page_size"], leaks=MODE == "leaks")
+    return Engine(config["size"], config["page_size"], leaks=MODE in ("leaks", "leaks, and kills"))
 """
 PLACE = "engine_of_a_test:allocator"
 CONFIG = {"size": 2, "page_size": 1, "size_swa": 1, "rows": 3, "need_sort": False}
@@ -248,6 +248,20 @@ def test_an_engine_that_kills_its_process_is_a_finding_with_the_run_that_did_it(
     known = checked(options(kills, tmp_path / "kills"))
     assert (known["new"], known["known"][0]["law"]) == ([], ANSWERED)
     assert known["exit"] == codes.FAILED, "no run came to its end, so nothing can be said of the rest"
+
+
+def test_a_death_after_other_findings_does_not_hide_them(tmp_path: Path) -> None:
+    """What the search has found is lost with the process; the next one ends with its first finding."""
+    report = checked(options(subject(tmp_path, "leaks, and kills"), examples=200))
+    assert {"no_leak", ANSWERED} <= {row["law"] for row in report["new"]}
+
+
+def test_a_search_alone_leaves_time_to_name_the_causes_of_an_engine_that_has_some() -> None:
+    def kept(engine: str, budget: float | None, base: str | None = None) -> float:
+        return checking._kept_for_naming(CheckOptions(Subject(engine), base=base, budget=budget))
+
+    assert 0 < kept("sglang", 100.0) < 20
+    assert [kept("toy", 100.0), kept("sglang", None), kept("sglang", 100.0, "0.5.23")] == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.soak

@@ -51,6 +51,12 @@ class Done:
         """This part of the time for drawing and shrinking is over; the rest is kept for telling what was found."""
         return self.running.is_up(part * (1 - TELLING))
 
+    @property
+    def left(self) -> float | None:
+        """The seconds that are left for drawing and shrinking, 0 where none are; ``None`` without a limit."""
+        clock = self.running
+        return None if clock.seconds is None else max((1 - TELLING) * clock.seconds - clock.passed, 0.0)
+
     def must_stop(self, part: float = 1.0) -> bool:
         """As ``is_late``, before an operation: the first one begins the time."""
         self.clock.begin()

@@ -3,10 +3,14 @@
 Drawn runs go on past what the base breaks too: the run steps back before that operation and goes on without it. So a
 new difference is found though known ones are all around. Each new one is shrunk on the condition that the base still
 holds, so shrinking cannot slide into a known difference.
+
+``conformance.search.judge.Alone`` searches an engine without a base in this way: then no law counts as broken by the
+base, and everything that the subject breaks is new.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -21,6 +25,7 @@ from conformance.driver.trace import Trace
 from conformance.search.check import Search, draw
 from conformance.search.done import Done, replay
 from conformance.search.enough import RUNS
+from conformance.stems.exclusions import looks_past
 from conformance.stems.kinds import Kinds
 from conformance.stems.machine import Sink, TimeIsUp
 from conformance.stems.stem_registry import start
@@ -29,7 +34,7 @@ from conformance.traces.outcome import Break, How, Outcome
 from conformance.traces.shrink import shrink
 
 ROUND = 20  # runs that are drawn at a time; every second round avoids the known differences of the base
-SHAPES = 3  # how many runs with one broken law, broken by one operation, are shrunk
+SHAPES = 3  # how many runs with one broken law, broken by one operation, are shrunk beside a base
 SHRINKING = 0.35  # the part of a stem's time that is kept for shrinking
 
 
@@ -38,7 +43,8 @@ class Difference:
     """A law that the subject breaks, beside the base.
 
     ``trace``: the run; ``how`` says whether it is shrunk. ``base``: what the base shows on it, in words. ``name``: the
-    name of a kept trace, empty for a drawn run. ``times``: in how many runs it was met. ``shapes``: other runs that
+    name of a kept trace, empty for a drawn run. ``times``: in how many runs the law was broken; of one of the
+    ``shapes``, in how many runs the operation that ended its drawn run broke the law. ``shapes``: other runs that
     break the law, most likely for one reason with this one: another operation breaks it, or other operations come
     before. They have no shapes themselves. ``drawn``: the run from which ``trace`` was shrunk.
     """
@@ -104,7 +110,8 @@ class HuntLimits:
     nothing new was found the hunt goes on, beyond both, until enough was done (``conformance.search.enough``).
     ``seed``, ``steered``, ``kinds``: see ``Search``. ``together``: how many runs one seed draws. ``avoid``: all rounds
     avoid the known differences, not every second one alone. ``first``: nothing more is drawn after the first violation
-    that is new or worse, and it alone is shrunk.
+    that is new or worse, and it alone is shrunk. ``shapes``: how many runs with one broken law, broken by one
+    operation, are shrunk.
     """
 
     examples: int | None = 200
@@ -115,23 +122,36 @@ class HuntLimits:
     steered: bool = False
     minimum: bool = False
     first: bool = False
+    shapes: int = SHAPES
     kinds: Kinds | None = None
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A run with a finding that the base does not show."""
+    """A run with a finding that the base does not show. ``avoided``: the known differences that the run avoided."""
 
     status: Status
     finding: Finding
     trace: Trace
     name: str = ""
+    avoided: Collection[StrEnum] = ()
+
+    @property
+    def law(self) -> tuple[str, ...]:
+        """The broken law, its kind, and whether the finding is latent: runs with one of these are one finding."""
+        return self.finding.law, self.finding.kind, str(self.finding.latent)
+
+    @property
+    def shape(self) -> tuple[str, ...]:
+        """``law``, and the operation that broke it: runs with one of these have one shape."""
+        return *self.law, str(self.trace.steps[-1]["op"])
 
 
 class Hunt:
     """One search on one stem. ``make`` builds the subject; ``base`` replays a trace on the base. ``tick`` is called
     before each operation with what the search does and how many operations it has sent. ``seen`` says of a finding of a
-    drawn run that it was found before: then it is neither shrunk nor told.
+    drawn run that it was found before: then it is neither shrunk nor told. ``clock``: the time of the search; with
+    ``None`` a clock of ``HuntLimits.seconds``.
     """
 
     def __init__(
@@ -142,13 +162,17 @@ class Hunt:
         limits: HuntLimits,
         tick: Callable[[str, Trace | None, Json | None, int], None] = lambda *_: None,
         seen: Callable[[Finding, Trace], bool] = lambda *_: False,
+        clock: Clock | None = None,
     ) -> None:
         self.stem, self.make, self.base, self.limits, self.tick, self.seen = stem, make, base, limits, tick, seen
-        self.clock = Clock(limits.seconds)
+        self.clock = clock or Clock(limits.seconds)
         self.sink = Sink(passes=self._passes, before=self._before)
         self.done = Done(stem, make, self.sink, self.clock, limits.kinds)
         self.cut_short = False
-        self.candidates: dict[tuple[str, ...], list[_Candidate]] = {}
+        self.candidates: dict[tuple[str, ...], list[_Candidate]] = {}  # by their shape
+        self.met: Counter[tuple[str, ...]] = Counter()  # in how many runs each law, and each shape, was met
+        self._met_in: dict[tuple[str, ...], object] = {}  # the last run in which each was met
+        self._avoided: Collection[StrEnum] = ()  # by the runs that are being drawn
         self.known: dict[tuple[str, str, str], Difference] = {}
         self.gone: list[Gone] = []
 
@@ -166,7 +190,7 @@ class Hunt:
             self._go_on(exclude)
         else:
             self.candidates = {(): [ends]}
-        differences = [*self._new(), *self.known.values()]
+        differences = [*self.new(), *self.known.values()]
         seconds = round(self.clock.passed, 1)
         return Hunted(
             *(self.stem, differences, self.gone, self.sink.runs, self.sink.steps),
@@ -223,16 +247,16 @@ class Hunt:
             examples = together if left is None else min(together, left)
             avoided = exclude if number % 2 or self.limits.avoid else ()
             before = self.sink.runs
-            if self._is_over(examples, seed if number == 0 else (seed or 0) * 100_003 + number, avoided):
+            if self.draw(examples, seed if number == 0 else (seed or 0) * 100_003 + number, avoided):
                 self.cut_short = True
                 return
             left = None if left is None else left - examples
             if self.sink.runs == before:
                 return
 
-    def _is_over(self, examples: int, seed: int | None, avoided: Collection[StrEnum]) -> bool:
-        """Draws so many runs. True if the time was up before."""
-        limits = self.limits
+    def draw(self, examples: int, seed: int | None, avoided: Collection[StrEnum]) -> bool:
+        """Draws so many runs, which go on past what they break. True if the time was up before all were drawn."""
+        limits, self._avoided = self.limits, avoided
         search = Search(examples, seed, strict=False, exclude=avoided, kinds=limits.kinds, steered=limits.steered)
         try:
             draw(self.stem, self.make, self.sink, search)
@@ -244,7 +268,7 @@ class Hunt:
         """Draws further runs until enough was done, where nothing new was found. They avoid the known differences."""
         if self.limits.minimum and self.sink.runs + self.sink.steps and not self.candidates:
             for seed in self.done.effort.rounds(self.limits.seed):
-                if self._is_over(RUNS, seed, exclude) or self.candidates:
+                if self.draw(RUNS, seed, exclude) or self.candidates:
                     return
 
     def _passes(self, finding: Finding, trace: Trace) -> bool:
@@ -257,7 +281,7 @@ class Hunt:
         if status is Status.KNOWN:
             self._is_known(found, cut, "", theirs)
         else:
-            self._suspect(_Candidate(status, finding, cut))
+            self._suspect(_Candidate(status, finding, cut, avoided=self._avoided))
         return True
 
     def _is_known(self, found: Break, trace: Trace, name: str, theirs: Outcome) -> None:
@@ -269,44 +293,57 @@ class Hunt:
         self.known[key] = replace(best, times=(seen.times if seen else 0) + 1)
 
     def _suspect(self, found: _Candidate) -> None:
-        """Keeps the shortest runs in which one operation breaks one law."""
-        finding = found.finding
-        key = (finding.law, finding.kind, str(finding.latent), str(found.trace.steps[-1]["op"]))
-        kept = [*self.candidates.get(key, []), found]
-        self.candidates[key] = sorted(kept, key=lambda c: (RANK[c.status], len(c.trace.steps)))[:SHAPES]
+        """Counts the run, and keeps the shortest runs in which one operation breaks one law."""
+        for met in (found.law, found.shape):
+            run = found.name or self.sink.runs
+            self.met[met] += self._met_in.get(met) != run  # a run that goes on can break a law again
+            self._met_in[met] = run
+        kept = [*self.candidates.get(found.shape, []), found]
+        kept.sort(key=lambda c: (RANK[c.status], len(c.trace.steps)))
+        self.candidates[found.shape] = kept[: self.limits.shapes]
 
     # Shrinking.
 
-    def _new(self) -> list[Difference]:
-        """What is not known, one finding a law; violations first. The shortest run of each law is shrunk to the end
-        before any other shape of it is begun. Other shapes of a law are folded under its finding.
+    def new(self) -> list[Difference]:
+        """What is not known, one finding a law; violations first. The shortest run of each law is shrunk before any
+        other shape of it is begun, and the laws share the time for this. Other shapes of a law are folded under its
+        finding.
         """
         laws: dict[tuple[str, ...], list[list[_Candidate]]] = {}
-        for key, shapes in self.candidates.items():
-            laws.setdefault(key[:3], []).append(shapes)
+        for shapes in self.candidates.values():
+            laws.setdefault(shapes[0].law, []).append(shapes)
         waiting = [_in_turn(groups) for groups in laws.values()]
         waiting.sort(key=lambda queue: (RANK[queue[0].status], queue[0].finding.latent))
-        found = [[self._shrunk(queue[0])] for queue in waiting]
+        found = [[self._shrunk(queue[0], len(waiting) - n)] for n, queue in enumerate(waiting)]
+        others = sum(len(queue) - 1 for queue in waiting)
         for place in range(1, max(map(len, waiting), default=0)):
             for told, queue in zip(found, waiting, strict=True):
                 if place < len(queue):
-                    told.extend(self._other_shape(queue[place], told))
-        return sorted(map(_folded, found), key=_gravity)
+                    told.extend(self._other_shape(queue[place], told, others))
+                    others -= 1
+        folded = [
+            replace(_folded(shapes), times=self.met[queue[0].law]) for queue, shapes in zip(waiting, found, strict=True)
+        ]
+        return sorted(folded, key=_gravity)
 
-    def _other_shape(self, candidate: _Candidate, shapes: list[Difference]) -> list[Difference]:
+    def _other_shape(self, candidate: _Candidate, shapes: list[Difference], among: int) -> list[Difference]:
         """The candidate as another shape, shrunk while there is time. After that, and of a latent finding, only one run
         for each operation that breaks the law is a shape.
         """
         ends = candidate.trace.steps[-1]["op"] in {shape.trace.steps[-1]["op"] for shape in shapes}
         if ends and (candidate.finding.latent or self._time_is_up(1)):
             return []
-        return [self._shrunk(candidate)]
+        return [self._shrunk(candidate, among)]
 
-    def _shrunk(self, candidate: _Candidate) -> Difference:
+    def _shrunk(self, candidate: _Candidate, among: int) -> Difference:
         """The candidate with the shortest run that is found in time. Its status may become clearer: where the base
-        breaks another law first, a shorter run can show that it holds this one.
+        breaks another law first, a shorter run can show that it holds this one. ``among``: so many candidates are still
+        to be shrunk, this one with them, and share the time that is left.
         """
         status, best = candidate.status, (candidate.finding, candidate.trace)
+        left = self.done.left
+        share = Clock(None if left is None else left / among)
+        share.begin()
 
         def accepts(finding: Finding, trace: Trace) -> bool:
             nonlocal status, best
@@ -318,10 +355,10 @@ class Hunt:
             return True
 
         def fresh(config: Json) -> Any:
-            return start(self.stem, self.make, config, strict=False)
+            return start(self.stem, self.make, config, False, looks_past(candidate.avoided))
 
         def in_time() -> None:
-            if self._time_is_up(1):
+            if share.is_up() or self._time_is_up(1):
                 raise TimeIsUp
 
         late = False
@@ -338,6 +375,7 @@ class Hunt:
             trace,
             words,
             candidate.name,
+            self.met[candidate.shape],
             how=How.CUT_SHORT if late else How.SHRUNK,
             drawn=candidate.trace,
         )

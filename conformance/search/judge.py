@@ -7,10 +7,10 @@ A judgement is plain data, since it crosses a process boundary and becomes the J
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from conformance.driver.clock import Clock
 from conformance.driver.lockstep import LATENT, VIOLATION
@@ -69,19 +69,71 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     return {**search.done.as_json(verdict, search.cut_short), "ran": search.make.as_json(), "new": found, **rows}
 
 
-class Alone:
-    """The search for what one engine breaks on one stem."""
+class DrawnRuns(Protocol):
+    """The drawn runs of a search on one engine alone, and what they break: ``EveryShape`` or ``FirstFinding``."""
 
-    def __init__(self, loaded: Loaded, asked: Json, progress: Progress, clock: Clock) -> None:
-        self.loaded, self.asked, self.progress = loaded, asked, progress
+    sink: Sink
+    done: Done
+
+    def draw(self, examples: int, seed: int | None) -> bool:
+        """Draws so many runs. True if the time was up before all were drawn."""
+
+    @property
+    def ended(self) -> bool:
+        """No more runs are wanted."""
+
+    @property
+    def broke(self) -> bool:
+        """Some run has broken a law."""
+
+    def told(self) -> list[Json]:
+        """What was found, as findings of a report."""
+
+
+class EveryShape:
+    """Drawn runs that go on past what they break, as those beside a base do (``Hunt``): so that a frequent bug hides
+    no rare one. Findings of one law, kind and severity that one operation shows have one shape. When all runs are
+    drawn, the shortest run of each shape is shrunk. A finding says in how many runs its law was broken, and each other
+    shape of it, in ``folded``, in how many runs that shape was met.
+    """
+
+    def __init__(self, loaded: Loaded, asked: Json, progress: Progress, make: Make, clock: Clock) -> None:
+        self.loaded, self.exclude = loaded, excluded(asked["stem"], listed_of(asked))
+        limits = HuntLimits(None, asked["seconds"], asked["seed"], shapes=1, kinds=loaded.kinds)
+        self.hunt = Hunt(asked["stem"], make, lambda _: Outcome(), limits, progress, clock=clock)
+        self.sink, self.done = self.hunt.sink, self.hunt.done
+
+    def draw(self, examples: int, seed: int | None) -> bool:
+        return self.hunt.draw(examples, seed, self.exclude)
+
+    @property
+    def ended(self) -> bool:
+        return False
+
+    @property
+    def broke(self) -> bool:
+        return bool(self.hunt.candidates)
+
+    def told(self) -> list[Json]:
+        found = [_without_base(one) for one in self.hunt.new()]
+        return [difference_row(one, self.loaded, self.done, among=len(found) - n) for n, one in enumerate(found)]
+
+
+class FirstFinding:
+    """Drawn runs that end with the first finding, for a caller that wants no other.
+
+    ``asked`` may have ``shrinking``, the seconds in which the run is made smaller, where the caller wants to go on
+    soon; and ``untold``: the finding is told without its story and its harm.
+    """
+
+    def __init__(self, loaded: Loaded, asked: Json, progress: Progress, make: Make, clock: Clock) -> None:
+        self.loaded, self.asked, self.progress, self.make = loaded, asked, progress, make
         self.stem: str = asked["stem"]
-        self.make = Ran(loaded.makers[self.stem])
-        self.listed = listed_of(asked)
-        self.sink = Sink(before=self._before)
-        self.done = Done(self.stem, self.make, self.sink, clock, loaded.kinds)
-        self.shrinking = Clock(asked.get("shrinking"))  # the seconds for it, where the caller wants to go on soon
-        self.sink.late = self._shrinks_no_more
-        self.cut_short = False
+        self.exclude = excluded(self.stem, listed_of(asked))
+        self.sink = Sink(before=self._before, late=self._shrinks_no_more)
+        self.done = Done(self.stem, make, self.sink, clock, loaded.kinds)
+        self.shrinking = Clock(asked.get("shrinking"))
+        self.result: Result | None = None
 
     def _before(self, trace: Trace, step: Json) -> None:
         if self.done.must_stop():
@@ -91,6 +143,40 @@ class Alone:
     def _shrinks_no_more(self) -> bool:
         self.shrinking.begin()
         return self.shrinking.is_up() or self.done.is_late()
+
+    def draw(self, examples: int, seed: int | None) -> bool:
+        search = Search(examples, seed, self.asked["strict"], self.exclude, kinds=self.loaded.kinds)
+        self.result = check(self.stem, self.make, search, self.sink)
+        return self.result.cut_short
+
+    @property
+    def ended(self) -> bool:
+        return self.broke
+
+    @property
+    def broke(self) -> bool:
+        return self.result is not None and self.result.law is not None
+
+    def told(self) -> list[Json]:
+        if self.result is None or self.result.law is None:
+            return []
+        return [_found(self.result, self.loaded, None if self.asked.get("untold") else self.done)]
+
+
+class Alone:
+    """The search for what one engine breaks on one stem: everything that drawn runs show in the time, or where
+    ``asked`` has ``first`` the first finding alone.
+    """
+
+    def __init__(self, loaded: Loaded, asked: Json, progress: Progress, clock: Clock) -> None:
+        self.asked, self.progress = asked, progress
+        self.stem: str = asked["stem"]
+        self.make = Ran(loaded.makers[self.stem])
+        self.listed = listed_of(asked)
+        runs = FirstFinding if asked.get("first") else EveryShape
+        self.runs: DrawnRuns = runs(loaded, asked, progress, self.make, clock)
+        self.sink, self.done = self.runs.sink, self.runs.done
+        self.cut_short = False
 
     def replayed(self, difference: KnownDifference) -> tuple[bool, Json]:
         """Whether the engine still shows a known difference, and what it shows on the trace."""
@@ -108,51 +194,39 @@ class Alone:
         return replay(kept.trace, self.make, self.done.effort)
 
     def new(self) -> list[Json]:
-        """What breaks that is not known of the release: at most one finding of drawn runs, or those of kept traces."""
-        result = self._drawn()
-        self.cut_short = result.cut_short
+        """What breaks that is not known of the release: what drawn runs show; or where they show nothing and did too
+        little, what kept traces show, or else what further drawn runs show first.
+        """
+        self.cut_short = self._draw()
         drawn_alone = self.asked.get("drawn_alone", False)  # no kept trace is replayed, and the time is kept
-        if result.law is not None or self.done.effort.enough or not result.runs or drawn_alone:
-            return self._told(result)
+        if self.runs.broke or self.done.effort.enough or not self.sink.runs or drawn_alone:
+            return self.runs.told()
         shown = [(kept, first) for kept in self._unlisted() if (first := self._outcome(kept).first) is not None]
         if shown:
             return [first.row(kept.trace, name=kept.name) for kept, first in shown]
         for seed in self.done.effort.rounds(self.asked["seed"]):
-            result = self._check(RUNS, seed)
-            if result.law is not None:
-                return self._told(result)
-        return []
+            self.runs.draw(RUNS, seed)
+            if self.runs.broke:
+                break
+        return self.runs.told()
 
     def _unlisted(self) -> list[Kept]:
         """The kept traces of the stem that are no known differences."""
         listed = {difference.trace for difference in self.listed}
         return [kept for kept in trace_files.every() if kept.trace.stem == self.stem and kept.name not in listed]
 
-    def _drawn(self) -> Result:
-        """Draws runs until one breaks a law, or enough operations are done, or the time is up."""
-        asked, seed = self.asked, self.asked["seed"]
-        result = self._check(asked["examples"] or ROOMS[self.stem].runs, seed)
-        number = seed or 0
+    def _draw(self) -> bool:
+        """Draws as many runs as were asked for, or as there is time for, until enough operations are done. True if the
+        time was up before.
+        """
+        asked, number = self.asked, self.asked["seed"] or 0
+        examples = asked["examples"] or ROOMS[self.stem].runs
+        late = self.runs.draw(examples, asked["seed"])
         more = asked["examples"] is None and asked["seconds"] is not None
-        while result.law is None and result.runs and not result.cut_short and (more or result.steps < asked["steps"]):
+        while not (late or self.runs.ended) and self.sink.runs and (more or self.sink.steps < asked["steps"]):
             number += 1
-            result = self._check(asked["examples"] or ROOMS[self.stem].runs, number)
-        return result
-
-    def _check(self, examples: int, seed: int | None) -> Result:
-        search = Search(
-            examples,
-            seed,
-            strict=self.asked["strict"],
-            exclude=excluded(self.stem, self.listed),
-            kinds=self.loaded.kinds,
-        )
-        return check(self.stem, self.make, search, self.sink)
-
-    def _told(self, result: Result) -> list[Json]:
-        if result.law is None:
-            return []
-        return [_found(result, self.loaded, None if self.asked.get("untold") else self.done)]
+            late = self.runs.draw(examples, number)
+        return late
 
 
 def listed_of(asked: Json) -> list[KnownDifference]:
@@ -220,39 +294,56 @@ def _beside(hunt: Hunt, hunted: Hunted, loaded: Loaded, roots: Sequence[Path]) -
     return {**hunt.done.as_json(verdict, hunted.cut_short), **lists}
 
 
-def difference_row(found: Difference, loaded: Loaded, done: Done, roots: Sequence[Path] | None = None) -> Json:
+def difference_row(
+    found: Difference, loaded: Loaded, done: Done, roots: Sequence[Path] | None = None, among: int = 1
+) -> Json:
     """The difference as a finding of a report; unless it is known with its story and its harm, as far as the time
-    allows. ``roots``: where the base's code is, where there is a base.
+    allows. ``roots``: where the base's code is, where there is a base. ``among``: so many findings are still to be
+    told, this one with them, and share the time that is left.
     """
     more: Json = {"name": found.name, "base": found.base, "times": found.times, "how": found.how}
     more["folded"] = [shape_row(shape) for shape in found.shapes]
     if found.status is not Status.KNOWN:
-        more |= _said(found.trace, found.found.step, found.drawn, loaded, done, roots)
+        more |= _said(found.trace, found.found.step, found.drawn, loaded, done, roots, among)
     return found.found.row(found.trace, **more)
 
 
 def shape_row(shape: Difference) -> Json:
     """Another shape of a finding as plain data: what its run shows, without a story."""
-    row = shape.found.row(shape.trace, name=shape.name, base=shape.base, how=shape.how)
+    row = shape.found.row(shape.trace, name=shape.name, base=shape.base, times=shape.times, how=shape.how)
     return {
         "status": str(shape.status),
-        **{key: row[key] for key in ("step", "detail", "base", "name", "how", "trace")},
+        **{key: row[key] for key in ("step", "detail", "base", "name", "times", "how", "trace")},
     }
+
+
+def _without_base(found: Difference) -> Difference:
+    """The difference without what a base shows, since there was none."""
+    return replace(found, base="", shapes=tuple(replace(shape, base="") for shape in found.shapes))
 
 
 # What both have.
 
 
 def _said(
-    trace: Trace, step: int, drawn: Trace | None, loaded: Loaded, done: Done, roots: Sequence[Path] | None = None
+    trace: Trace,
+    step: int,
+    drawn: Trace | None,
+    loaded: Loaded,
+    done: Done,
+    roots: Sequence[Path] | None = None,
+    among: int = 1,
 ) -> Json:
     """What is said of a finding: its operations as plain data, each with the engine's functions that it called, which
     are compared with those of the base in ``roots``; and what came of it. Where the time is over there is no story, and
-    no harm is looked for. ``drawn``: the run from which the trace was shrunk.
+    no harm is looked for. ``drawn``: the run from which the trace was shrunk. ``among``: so many findings share the
+    time that is left.
     """
-    make, left = loaded.makers[trace.stem], done.running
-    story = [] if left.is_up() else [asdict(told) for told in tell(trace, make, loaded.roots, roots)]
-    return {"story": story, "harm": harm(trace, step, make, drawn, left.left)}
+    make, left = loaded.makers[trace.stem], done.running.left
+    mine = Clock(None if left is None else left / among)
+    mine.begin()
+    story = [] if mine.is_up() else [asdict(told) for told in tell(trace, make, loaded.roots, roots)]
+    return {"story": story, "harm": harm(trace, step, make, drawn, mine.left)}
 
 
 def _gravest(rows: Iterable[Json]) -> str | None:

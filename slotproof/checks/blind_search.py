@@ -55,7 +55,8 @@ class BlindSearch:
             asked = {
                 **{"do": "alone", "stem": stem, "engine": self.served.subject.engine, "run": f"{stem}-{seed}"},
                 **{"seconds": min(SHARE, left), "seed": seed, "examples": None, "steps": 0},
-                **{"strict": False, "listed": None, "drawn_alone": True, "shrinking": SHRINKING, "untold": True},
+                **{"strict": False, "listed": None, "first": True, "drawn_alone": True},
+                **{"shrinking": SHRINKING, "untold": True},
             }
             try:
                 with self.served.connect(repairs) as connection:

@@ -29,6 +29,7 @@ from conformance.search.connection import DIED, Connection, EngineDied, Served, 
 from conformance.search.enough import NOT_ENOUGH
 from conformance.search.served import run_in
 from conformance.stems.found import rooms
+from conformance.traces import cause_files
 from conformance.traces.compare import Status, compare, in_words
 from conformance.traces.outcome import How, Outcome
 from conformance.traces.trace_files import LISTS
@@ -44,6 +45,7 @@ from slotproof.console.screen import choose, progress
 SCHEMA = 1
 DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds
 ENDING = 5.0  # seconds of the budget that are kept for the end of the command
+NAMING = 0.08  # the part of a budget that is kept for naming the causes of findings
 RETRIES = 3  # how often a stem is tried again after the engine has killed its process
 STEM_OF_ENGINE = "stem of this engine"  # what a name of a stem must be, in the words of an error
 
@@ -122,7 +124,8 @@ def report_of(options: CheckOptions) -> Json:
         deadline = None if options.budget is None else loaded + options.budget - ENDING
         again = Again(options.subject.engine, options.subject.options, kept=options.again and not options.repaired)
         with progress() as bar:
-            judged = _judge_all(stems, bench, options, deadline, again, bar)
+            until = None if deadline is None else deadline - _kept_for_naming(options)
+            judged = _judge_all(stems, bench, options, until, again, bar)
         found = [row for j in judged for name in ("new", "worse") for row in j.get(name, [])]
         name_causes(found, bench.subject, deadline, bench.repairs)
         if bench.repairs:
@@ -131,6 +134,14 @@ def report_of(options: CheckOptions) -> Json:
         ended = time.monotonic()
         over = 0.0 if options.budget is None else max(ended - loaded - options.budget, 0.0)
         return {**_report(judged, bench, options, ended - begun), "over": round(over, 1)}
+
+
+def _kept_for_naming(options: CheckOptions) -> float:
+    """The seconds in which no stem is searched any more, so that the causes of what was found are named: of an engine
+    that has causes, where it is judged alone. Such a search takes all its time also where it has found something.
+    """
+    has_causes = any(cause.engine == options.subject.engine for cause in cause_files.every())
+    return NAMING * options.budget if options.budget and options.base is None and has_causes else 0.0
 
 
 @contextmanager
@@ -196,8 +207,8 @@ def _tell(bar: Progress, task: Any, stem: str, said: Json) -> None:
 def _judge(
     stem: str, bench: Bench, options: CheckOptions, seconds: float | None, again: Again, said: Callable[[Json], None]
 ) -> Json:
-    """The judgement on one stem. Where the engine kills its process, that is a finding, and the search goes on with
-    another seed.
+    """The judgement on one stem. Where the engine kills its process, that is a finding, and what the search had found
+    until then is lost with the process; so it goes on with another seed, and without a base to the first finding alone.
     """
     begun, deaths, judged = time.monotonic(), [], None
     for attempt in range(RETRIES):
@@ -209,6 +220,7 @@ def _judge(
         }
         if bench.base is None:
             asked |= {"do": "alone", "listed": options.subject.release, "repaired": bench.repairs}
+            asked["first"] = attempt > 0
         else:
             listed = bench.base.subject.release or bench.base.hello["says"]
             asked |= {"do": "beside", "base": bench.base.path, "again": again.of(stem), "listed": listed}

@@ -53,7 +53,7 @@ def first_sentence(stem: str, transition: str) -> str:
 
 
 def about_trace(row: Json) -> str:
-    """How many operations the run of a finding has, and how short it is."""
+    """How many operations the run of a finding has, how short it is, and in how many runs the finding was met."""
     count = len(row["trace"]["steps"])
     kept = f" from the kept trace {row['name']}" if row["name"] else ""
     told = {
@@ -62,7 +62,15 @@ def about_trace(row: Json) -> str:
         How.CUT_SHORT: f"cut short{kept}: the time was over before it was shrunk to the end",
         How.DRAWN: "as it was drawn, not shrunk",
     }
-    return f"trace: {operations(count)}, {told[How(row['how'])]}"
+    often = f"; {met(row)}" if met(row) else ""
+    return f"trace: {operations(count)}, {told[How(row['how'])]}{often}"
+
+
+def met(row: Json) -> str:
+    """In how many runs a finding, or a run folded under it, was met; empty where a kept trace alone shows it."""
+    if row["name"] and row["times"] == 1:
+        return ""
+    return f"met in {row['times']} run{'' if row['times'] == 1 else 's'}"
 
 
 def operations(count: int) -> str:

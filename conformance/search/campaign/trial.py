@@ -127,7 +127,7 @@ def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         shape
         for d in hunted.differences
         if d.status is not Status.KNOWN
-        for shape in (replace(d, shapes=()), *d.shapes)
+        for shape in (replace(d, shapes=(), times=1), *(replace(other, times=1) for other in d.shapes))
     ]
     return {
         **{"runs": hunted.runs, "steps": hunted.steps, "cut_short": hunted.cut_short, "seconds": hunted.seconds},
