@@ -14,6 +14,7 @@ from typing import Protocol
 from conformance.driver.lockstep import INVARIANT, QUIESCENT, Finding, Law
 from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import EMPTY, PrefixNumbers
+from conformance.stems.block_cache.economy import Economy
 from conformance.stems.block_cache.jobs import Jobs
 from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, RequestPass
 from conformance.stems.block_pool.protocol import NULL
@@ -127,11 +128,13 @@ def first_place(table: Sequence[int], blocks: Sequence[int]) -> int:
 
 class Follower:
     """The law's side of a run of ``block_cache``. ``here``: the requests that have not ended, by number. ``passes``: as
-    of ``Jobs``.
+    of ``Jobs``. ``economy``: without it nothing is said of what is wasted.
     """
 
-    def __init__(self, law: Law, config: Json, stories: StoryNumbers, passes: bool = True) -> None:
-        self.law, self.stories, self.jobs = law, stories, Jobs(law, passes)
+    def __init__(
+        self, law: Law, config: Json, stories: StoryNumbers, passes: bool = True, economy: Economy | None = None
+    ) -> None:
+        self.law, self.stories, self.jobs, self.economy = law, stories, Jobs(law, passes), economy
         self.size: int = config["block_size"]
         self.kinds = [group["kind"] for group in config["layers"]]
         self.here: dict[int, FollowedRequest] = {}
@@ -194,6 +197,8 @@ class Follower:
         again = {request for request, one in passes.items() if one.kind != "running"}
         gone = preempted if step is None else step.preempted
         self._given = {}
+        if self.economy is not None:
+            self.economy.begins()
         for move in moves:
             if move.kind in GIVES_BACK:
                 self._given.setdefault(move.request, set()).update(move.blocks)
@@ -291,6 +296,8 @@ class Follower:
                 left = sorted(request for request, _ in self.kept)
                 raise Finding(QUIESCENT, NOTHING_HELD, f"the blocks of requests {left}, which have left, are not free")
             one.rows, one.computed = self._free.pop(0), 0
+            if self.economy is not None:
+                self.economy.admits(request, one.rows, one.story, len(one.tokens))
         return one.rows[group]
 
     def _table(self, request: int, group: int, known: Mapping[int, Known]) -> tuple[int, ...]:
@@ -363,6 +370,8 @@ class Follower:
         one = self.here[request]
         for group in range(len(self.kinds)):
             self._admit(request, self._row(request, group), 0, [])
+        if self.economy is not None:
+            self.economy.launches(request, told.start)
         one.computed = self._target(one, told)
         one.drafts.append(told.drafts)
         for row in one.rows:

@@ -17,6 +17,7 @@ from conformance.driver.lockstep import QUIESCENT, Calls, EngineCall, Finding, I
 from conformance.driver.operations import KeyTokens, Tokens, operation, operations_of
 from conformance.driver.protocol import Json, Misuse, lacking
 from conformance.driver.shadow import BLOCK_SLOTS, NOBODY, STATES, Shadow, WrongSlot
+from conformance.stems.block_cache.economy import Economy
 from conformance.stems.block_cache.exchange import Exchange
 from conformance.stems.block_cache.follow import NOTHING_HELD, BlockStories, Follower
 from conformance.stems.block_cache.host import HOST_RESTS, does_not_rest
@@ -79,7 +80,7 @@ class BlockCacheRun:
         self.size: int = config["block_size"]
         self.stories = BlockStories(self.size)
         self.law = Law(law.stem, self._initial(), strict, ignores)
-        self.follower = Follower(self.law, config, self.stories)
+        self.follower = Follower(self.law, config, self.stories, economy=Economy.of(self.law, config))
         self.law.names = Names(row=self.follower.name, text=self.stories.name)
         self.workers = Workers(config)
         self.exchange = Exchange(self.workers, self.size)

@@ -1,0 +1,81 @@
+"""Economy of a scheduler: what it may do otherwise, since it decides policy, but wastes time or memory with. What it
+wastes is a latent finding, never a violation.
+
+Not looked at where KV cache is transferred, since a request may wait for what another server has, nor with draft layers
+that have KV cache of their own, since these compute the last block again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from conformance.driver.lockstep import CHOICE, Finding, Law
+from conformance.driver.protocol import Json
+from spec.block_cache import BlockCacheState, has_states, whole_window
+from spec.block_pool_state import NO_HASH
+from spec.lengths import Length
+
+HIT = "hit_is_as_long_as_what_is_cached"
+HIT_SENTENCE = (
+    "A request that is admitted goes on after the longest beginning of its text that the prefix cache has, so that "
+    "nothing is computed twice; its last token is computed in any case."
+)
+GIVES = "preemption_gives_something_back"
+GIVES_SENTENCE = "A request is preempted where this gives a block back, or lets one leave the prefix cache."
+
+
+def longest(st: BlockCacheState, rows: Sequence[int], story: int, most: int, hashes: Mapping[int, int]) -> int:
+    """How many whole blocks of a text the prefix cache has, at most ``most``, so that each row of the request could go
+    on behind them. ``rows``: of the request, one for each group. ``hashes``: those that blocks had when the call began;
+    a hash that came since does not count, since what it stands for may not be computed yet.
+    """
+    cached = {
+        (st.pool.home(block), st.pool.index(block))
+        for block, known in hashes.items()
+        if known == st.pool.hash(block) == st.pool.tells(story, st.pool.index(block))
+    }
+    fits = (n for n in range(most, 0, -1) if all(_goes_on(st, row, n, cached) for row in rows))
+    return next(fits, 0)
+
+
+def _goes_on(st: BlockCacheState, row: int, places: int, cached: set[tuple[int, int]]) -> bool:
+    """The row could go on behind so many places with what is cached."""
+    group = st.pool.group(row)
+    first = 0 if not has_states(st, row) else places - 1
+    while not has_states(st, row) and whole_window(st, row, first + 1, Length(places, 0)) and first + 1 < places:
+        first += 1
+    return all((group, place) in cached for place in range(first, places))
+
+
+@dataclass
+class Economy:
+    """What a scheduler wastes in a run. ``size``: the tokens of a block."""
+
+    law: Law
+    size: int
+    hashes: dict[int, int] = field(default_factory=dict)
+    had: dict[int, int] = field(default_factory=dict)  # by request that was admitted in this call, in tokens
+
+    @classmethod
+    def of(cls, law: Law, config: Json) -> Economy | None:
+        """``None`` where it is not looked at."""
+        apart = config.get("transfers", False) or config["eagle"] or not config["caching"]
+        return None if apart else cls(law, config["block_size"])
+
+    def begins(self) -> None:
+        """A call of the scheduler begins."""
+        pool = self.law.state.pool
+        self.hashes = {b: known for b in pool.blocks.items() if (known := pool.hash(b)) != NO_HASH}
+        self.had.clear()
+
+    def admits(self, request: int, rows: Sequence[int], story: int, tokens: int) -> None:
+        """A request gets its rows, and nothing is done for it before. ``tokens``: of its text so far."""
+        most = max(0, tokens - 1) // self.size
+        self.had[request] = self.size * longest(self.law.state, rows, story, most, self.hashes)
+
+    def launches(self, request: int, start: int) -> None:
+        """A pass of a request that was admitted in this call begins at the token ``start``."""
+        if start < self.had.get(request, 0):
+            detail = f"request {request} goes on after {start} tokens, and {self.had[request]} are cached"
+            self.law.report(Finding(HIT, HIT_SENTENCE, detail, latent=True, kind=CHOICE))
