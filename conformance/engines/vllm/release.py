@@ -210,8 +210,10 @@ class VLLMRelease:
         self, number: int, tokens: Sequence[int], outputs: int, mark: int, priority: int, size: int, names: DigestTexts
     ) -> Any:
         """A Request with a prompt. ``mark``: 0, or what the hash of its text must distinguish: an odd mark is a LoRA
-        adapter, an even one a cache salt. ``names`` gets what it hashes.
+        adapter, an even one a cache salt that has the name of the adapter with the mark before. ``names`` gets what the
+        request hashes.
         """
+        name = f"name{(mark + 1) // 2}"
         more: dict[str, Any] = {"eos_token_id": None} if "eos_token_id" in self._of_a_request else {}
         return self._request_class(
             request_id=str(number),
@@ -219,8 +221,8 @@ class VLLMRelease:
             sampling_params=settings.sampling(outputs),
             pooling_params=None,
             arrival_time=float(number),
-            lora_request=settings.adapter(mark) if mark % 2 else None,
-            cache_salt=f"salt{mark}" if mark and not mark % 2 else None,
+            lora_request=settings.adapter(mark, name) if mark % 2 else None,
+            cache_salt=name if mark and not mark % 2 else None,
             priority=priority,
             block_hasher=names.written_down(self.hasher(size), size, mark),
             **more,

@@ -234,9 +234,8 @@ def sampling(outputs: int) -> StandIn:
     )
 
 
-def adapter(number: int) -> StandIn:
+def adapter(number: int, name: str) -> StandIn:
     """The object that stands in for the ``LoRARequest`` of a LoRA adapter."""
-    name = f"adapter{number}"
     return StandIn(adapter_id=number, lora_int_id=number, lora_name=name, name=name, lora_path=f"/{name}")
 
 

@@ -23,6 +23,7 @@ from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
 
 MOST_LENGTH, MOST_HERE = 40, 4
+ADAPTER = 1  # the mark of a text that is computed with a LoRA adapter; a text with a cache salt has the mark 2
 MOST_STEPS = 60  # that compute what is left at the end of a run
 ATTENTION, WINDOWED, STATES = {"kind": FULL}, {"kind": WINDOW, "window": 6}, {"kind": MAMBA}
 LAYERS = ([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED])
@@ -149,6 +150,8 @@ class BlockCacheMachine(StemMachine):
         states = self.excludes(Exclusion.STATES_WITH_DRAFTS) and STATES in config["layers"]
         if in_flight or states:
             config |= {"drafts": 0, "eagle": False}
+        if self.excludes(Exclusion.STATES_IN_ONE_STEP) and STATES in config["layers"] and config["caching"]:
+            config["requests"] = 1
         if self.excludes(Exclusion.TRANSFERS_IN_FLIGHT) and config["steps_in_flight"] > 1:
             config["transfers"] = False
         if self.excludes(Exclusion.STALLED_LOADS) and config.get("reoffers") and config.get("failure") != "fail":
@@ -266,7 +269,6 @@ class BlockCacheMachine(StemMachine):
 
     def _come(self, length: int, fork: int, more: int) -> None:
         self.number += 1
-        mark = 1 if more == 2 and fork == 4 else 0
         exchanged = {"elsewhere": (0, length, length // 2)[more], "sends": length % 2 == 0}
         self.do(
             "add",
@@ -274,10 +276,16 @@ class BlockCacheMachine(StemMachine):
             tokens=[token(n, fork) for n in range(length)],
             outputs=1 + (length * 5 + more) % 12,  # so that a text may end with a whole block
             fork=fork,
-            mark=mark,
+            mark=self._mark(fork, more),
             priority=self._priority(more),
             **(exchanged if self.begun.config["transfers"] and "host" not in self.begun.config else {}),
         )
+
+    def _mark(self, fork: int, more: int) -> int:
+        """Of the texts with one fork, which are equal, some have no mark, some an adapter, and some a cache salt."""
+        if fork != 4:
+            return 0
+        return min(more, ADAPTER) if self.excludes(Exclusion.SALTS) else more
 
     def _priority(self, more: int) -> int:
         """Mostly a request goes before those that came earlier, so that they are preempted for it."""
