@@ -307,3 +307,94 @@ def test_transfers_are_driven(release: str) -> None:
 def test_bugs_of_transfers_are_found_without_their_traces(release: str, seed: str, law: str, sought: list[str]) -> None:
     """vLLM pull requests 32255 and 45357, and a transfer that is offered again."""
     assert answer(release, TRANSFERS, seed, "60", *sought)["law"] == law
+
+
+# Edits of the newest release as context managers, each with what is drawn, and with the law that its runs break.
+EDITS = {
+    "a state is found in the step that computes it": (
+        {"layers": 3, "transfers": False, "caching": True, "steps_in_flight": 1},
+        """
+        from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+        def forgets(self, *more, cached=MambaManager.cache_blocks, **named):
+            cached(self, *more, **named)
+            self.cached_blocks_this_step.clear()
+        edit = patch.object(MambaManager, "cache_blocks", forgets)
+        """,
+        "reads_own_content",
+    ),
+    "a hash does not say what a name is the name of": (
+        {"layers": 0, "transfers": False, "caching": True, "steps_in_flight": 1},
+        """
+        from vllm.v1.core import kv_cache_utils
+        def untagged(*more, tagged=kv_cache_utils.generate_block_hash_extra_keys):
+            keys, at = tagged(*more)
+            return None if keys is None else tuple(key[1] for key in keys), at
+        edit = patch.object(kv_cache_utils, "generate_block_hash_extra_keys", untagged)
+        """,
+        "hash_names_content",
+    ),
+    "blocks are given back two steps later, whatever is in flight": (
+        {"transfers": True, "host": None, "caching": True, "drafts": 0, "steps_in_flight": 3},
+        """
+        from vllm.v1.core.sched.scheduler import Scheduler
+        def early(self, request):
+            if self._request_blocks_can_be_freed(request):
+                self.kv_cache_manager.free(request)
+            elif blocks := self.kv_cache_manager.pop_blocks_for_free(request):
+                fence = min(self.sched_step_seq, self.processed_step_seq + 2)
+                self.deferred_frees.append((fence, blocks))
+        edit = patch.object(Scheduler, "_free_request_blocks", early)
+        """,
+        "admit_and_load",
+    ),
+}
+EDITED = """
+    from contextlib import nullcontext, suppress
+    from unittest.mock import patch
+    from conformance.driver.lockstep import Finding
+    from conformance.engines.vllm import PLUGIN
+    from conformance.search.check import Search, draw
+    from conformance.stems.block_cache import rules
+    from conformance.stems.exclusions import exclusions
+    from conformance.stems.machine import Sink
+    from conformance.traces import known
+    from hypothesis import strategies as st
+    listed = exclusions(one.exclude for one in known.of_release(PLUGIN.folder, sys.argv[1]) if one.exclude)
+    whole = dict(rules.CONFIG)
+    def law(wanted, edit, seed):
+        rules.CONFIG.clear()
+        rules.CONFIG |= {**whole, **{name: st.just(value) for name, value in wanted.items()}}
+        sink = Sink()
+        with edit, suppress(Finding):
+            draw("block_cache", makers["block_cache"], sink, Search(examples=40, seed=seed, exclude=listed))
+        return sink.failure[0].law if sink.failure else None
+    told = {}
+    for name, (wanted, text, _) in json.loads(sys.argv[2]).items():
+        scope = {"patch": patch}
+        exec(textwrap.dedent(text), scope)
+        seeds = range(1, 4)
+        fewer = {**wanted, "steps_in_flight": 2} if wanted["steps_in_flight"] > 2 else None
+        told[name] = {
+            "edited": [law(wanted, scope["edit"], seed) for seed in seeds],
+            "whole": [law(wanted, nullcontext(), seed) for seed in seeds],
+            "fewer steps": [law(fewer, scope["edit"], seed) for seed in seeds if fewer],
+        }
+    print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def edited() -> dict[str, dict[str, list[str | None]]]:
+    """The laws that drawn runs of the newest release break, by the name of the edit."""
+    told: dict[str, dict[str, list[str | None]]] = answer(RELEASES[-1], EDITED, json.dumps(EDITS))
+    return told
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_is_found_where_it_does_harm(name: str, edited: dict[str, dict[str, list[str | None]]]) -> None:
+    """Runs of the release as it is break no law, and runs with fewer steps in flight do not notice a fence that is
+    right for them.
+    """
+    found = edited[name]
+    assert EDITS[name][2] in found["edited"]
+    assert set(found["whole"]) | set(found["fewer steps"]) == {None}

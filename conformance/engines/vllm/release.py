@@ -143,6 +143,11 @@ class VLLMRelease:
         return "mamba_cache_mode" in known and '"align"' in self.imported.text(SINGLE)
 
     @cached_property
+    def has_async_stages(self) -> bool:
+        """The asynchronous scheduler serves a model that is split into pipeline stages."""
+        return "pipeline_parallel_size" in inspect.getsource(self._async)
+
+    @cached_property
     def keeps_stale_output(self) -> bool:
         """What a step in flight samples for a request that is preempted meanwhile still joins its text."""
         return "num_stale_output_tokens" in inspect.getsource(self._request_class)
@@ -272,7 +277,9 @@ class VLLMRelease:
         )
 
     def scheduler(self, setup: Setup, groups: Sequence[Any]) -> Any:
-        """A Scheduler, or an AsyncScheduler where two steps are in flight, whose layers are in these groups."""
+        """A Scheduler, or an AsyncScheduler where two or more steps are in flight, whose layers are in these groups."""
+        if setup.stages > 1 and not self.has_async_stages:
+            raise Unsupported("the release's asynchronous scheduler serves no model with pipeline stages")
         layers = [self._specs.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(groups)]
         if setup.eagle:
             self._mark_eagle(layers)

@@ -8,6 +8,7 @@ step is completed, and then every block must be free.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import product
 from random import Random
 from zlib import crc32
@@ -55,7 +56,7 @@ CONFIG = {
     "drafts": st.integers(0, len(DRAFTS) - 1),
     "blocks": st.sampled_from((14, 10, 12, 20)),
     "batch": st.sampled_from((16, 8)),
-    "steps_in_flight": st.sampled_from((1, 2)),
+    "steps_in_flight": st.sampled_from((1, 2, 3)),
     "threshold": st.sampled_from((0, 0, 5)),
     "policy": st.sampled_from(("fcfs", "priority")),
     "caching": st.sampled_from((True, True, True, False)),
@@ -77,7 +78,7 @@ def _others(config: Json, known: Json) -> list[Json]:
     fixed = _without(known, *OF_TRANSFERS, "tuning")
     found: list[Json] = [
         {**fixed, **{"layers": layers, "drafts": drafts, "eagle": eagle, "steps_in_flight": steps}, "caching": caching}
-        for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2), (True, False))
+        for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2, 3), (True, False))
     ]
     of_transfers = {name: config[name] for name in ("reoffers", "failure")}
     found = [
@@ -88,6 +89,14 @@ def _others(config: Json, known: Json) -> list[Json]:
     ]
     Random(crc32(json.dumps(config, sort_keys=True).encode())).shuffle(found)
     return found
+
+
+def _with_fewer_steps(kinds: list[Json]) -> Iterator[Json]:
+    """These configurations, and after each with more than two steps in flight the same with two."""
+    for kind in kinds:
+        yield kind
+        if kind["steps_in_flight"] > 2:
+            yield {**kind, "steps_in_flight": 2}
 
 
 def _without(config: Json, *names: str) -> Json:
@@ -134,7 +143,7 @@ class BlockCacheMachine(StemMachine):
         exchanging = [{**alone, **attention, "reoffers": False, "failure": "recompute"}] if "host" in known else []
         wanted = [*([known, *exchanging] if known["transfers"] else []), *kinds]
         untuned = [_without(kind, "tuning") for kind in wanted] if "tuning" in known else []
-        for kind in [*wanted, *untuned, *_others(config, known)]:
+        for kind in [*_with_fewer_steps([*wanted, *untuned]), *_others(config, known)]:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return

@@ -4,10 +4,10 @@ A step is computed when it is completed, since only then the run says what was s
 compute the steps in the order in which they were sent, and nobody else writes into the blocks.
 
 Attention layers write the slots of all tokens of a step first and then read: a group with full attention all tokens up
-to the last one, a group with a window the last ``window`` tokens of each. Mamba layers do the reverse: the states before
-all passes of a step are copied to where the passes go on from them and read before any pass writes a state, so that no
-pass can go on from a state that the same step computes. Copies of states to block boundaries come last. Drafts that are
-refused are nobody's text. The layers of an EAGLE head are left out.
+to the last one, a group with a window the last ``window`` tokens of each. Mamba layers do the reverse: first each pass
+of a step copies the state from which it goes on to its block, then each pass reads it, and only then passes write new
+states. So no pass can go on from a state that the same step computes. Copies of states to block boundaries come last.
+Drafts that are refused are nobody's text. The layers of an EAGLE head are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from conformance.driver.protocol import Json
 from conformance.stems.block_cache.memory import BlockMemory, Misread
 from conformance.stems.block_cache.protocol import (
     MAMBA,
-    NEW,
     RUNNING,
     WINDOW,
     Copies,
@@ -189,9 +188,9 @@ class Workers:
             for table, more in zip(here.tables, request_pass.blocks, strict=True):
                 table.extend(more)
             return here
-        if request_pass.kind == NEW:
+        if request not in self.here:
             self.here[request] = WorkerRequest(self._memory.root(self.marks[request]), [])
-        here = self.here[request]
+        here = self.here[request]  # an engine may call a request new again after a preemption
         here.tables = [list(table) for table in request_pass.blocks]
         return here
 
