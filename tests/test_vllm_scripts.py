@@ -130,9 +130,10 @@ def cached(self, request, blocks, *more, **named):
     before = [block.block_hash for block in blocks]
     cache(self, request, blocks, *more, **named)
     fresh.update(block.block_id for block, old in zip(blocks, before) if block.block_hash != old)
-def repaired(self, request, count, found=0, blocks=None, **named):
-    waits = blocks is not None and any(block.block_id in fresh for group in blocks.blocks for block in group)
-    return None if waits else allocate(self, request, count, found, blocks, **named)
+def repaired(self, *more, new_computed_blocks=None, **named):
+    found = [] if new_computed_blocks is None else new_computed_blocks.blocks
+    waits = any(block.block_id in fresh for group in found for block in group)
+    return None if waits else allocate(self, *more, new_computed_blocks=new_computed_blocks, **named)
 Scheduler.schedule, BlockPool.cache_full_blocks, KVCacheManager.allocate_slots = begun, cached, repaired
 """,
     # The hash of a block says of each name what it is the name of.
