@@ -15,8 +15,9 @@ from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.stems.block_cache.follow import without_withdrawn
-from conformance.stems.block_cache.protocol import Launched, Move
+from conformance.stems.block_cache.protocol import NEW, RUNNING, Launched, Move, RequestPass
 from conformance.stems.block_cache.run import ABORT, ENDS, PROGRESS, STILL
+from conformance.stems.block_cache.worker import Workers
 from conformance.stems.stem_registry import start
 from conformance.telling.tell import tell
 
@@ -107,3 +108,36 @@ def test_a_hash_that_its_call_takes_back_is_none_unless_a_request_got_the_block_
     for between in (move("touch", 2), move("get", 2)):
         assert without_withdrawn([cache, between, evict]) == [cache, between, evict]
     assert without_withdrawn([evict, cache]) == [evict, cache]
+
+
+# The workers.
+
+TEXT = tuple(range(9))
+FIRST = RequestPass(0, 8, 0, False, NEW, ((1, 2),), TEXT)
+SECOND = RequestPass(8, 1, 0, True, NEW, ((1, 2, 3),), TEXT)  # it has found the first two blocks
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("mamba", [2]), ("full", [])])
+def test_of_what_a_step_computes_it_can_read_tokens_and_no_states(kind: str, wrong: list[int]) -> None:
+    """The second request finds blocks that the first one computes. In the next step it may go on from them."""
+    config = {"block_size": 4, "layers": [{"kind": kind}], "caching": True}
+    for steps, misread in (([{1: FIRST, 2: SECOND}], wrong), ([{1: FIRST}, {2: SECOND}], [])):
+        workers = Workers(config)
+        for request in (1, 2):
+            workers.comes(request, 0)
+        for step in steps:
+            workers.launched(Launched(step))
+        found = [workers.completed({2: [9]}, (1, 2)) for _ in steps]
+        assert [each.request for each in found if each is not None] == misread
+
+
+def test_a_request_that_is_called_new_again_keeps_what_steps_in_flight_compute() -> None:
+    """It was preempted with a step in flight that goes on where an earlier one ended."""
+    workers = Workers({"block_size": 4, "layers": [{"kind": "full"}], "caching": True})
+    workers.comes(1, 0)
+    workers.launched(Launched({1: FIRST}))
+    assert workers.completed({}, (1,)) is None
+    workers.launched(Launched({1: RequestPass(8, 1, 0, True, RUNNING, ((3,),))}))
+    workers.launched(Launched({1: RequestPass(0, 9, 0, True, NEW, ((4, 5, 6),), TEXT)}))
+    assert workers.completed({1: [9]}, (1,)) is None
+    assert workers.completed({1: [9]}, (1,)) is None

@@ -69,6 +69,7 @@ READ: list[tuple[str, StrEnum]] = [
     ("block_pool", BlockPoolExclusion.NULL_HASH),
     ("block_cache", BlockCacheExclusion.ABORTED_LOADS),
     ("block_cache", BlockCacheExclusion.RESET_IN_FLIGHT),
+    ("block_cache", BlockCacheExclusion.SALTS),
     *(("host_tier", member) for member in HostTierExclusion),
 ]
 # Seeds with which few runs have something rare to leave out; with others a test would have to draw hundreds.
@@ -201,13 +202,14 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     ),
     BlockCacheExclusion.CROWDED_LOADS: ({"transfers": True}, {"transfers": True, "blocks": 80}),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
+    BlockCacheExclusion.STATES_IN_ONE_STEP: ({"layers": [STATES]}, {"layers": [STATES], "requests": 1}),
 }
 
 
 @pytest.mark.parametrize("member", AVOIDED)
 def test_a_scheduler_is_drawn_without_what_a_known_difference_needs(member: BlockCacheExclusion) -> None:
     plain = {"policy": "fcfs", "caching": True, "steps_in_flight": 1, "layers": [], "drafts": 0, "eagle": False}
-    plain |= {"transfers": False, "blocks": 10, "block_size": 4}
+    plain |= {"transfers": False, "blocks": 10, "block_size": 4, "requests": 3}
     drawn, avoided = ({**plain, **change} for change in AVOIDED[member])
     for exclude, expected in (({member}, avoided), (set(), drawn)):
         machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()

@@ -6,6 +6,7 @@ prefix cache, which is 0 from 0.30.0 on.
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from conformance.driver.exception_origin import StandIn
 from conformance.engines.option_reads import defaults
-from conformance.engines.vllm import RELEASES, settings
+from conformance.engines.vllm import RELEASES, causes, settings
 from conformance.engines.vllm.download import WHEELS
 from conformance.engines.vllm.settings import HostTier, Setup, Tuning
 
@@ -29,7 +30,7 @@ CONFIGS = {  # of each part of the configuration: the file and the class of the 
 }
 # Field and why its value is not the default.
 SET = {
-    "async_scheduling": "drawn: one step in flight or two",
+    "async_scheduling": "drawn: one step in flight, or more",
     "prefix_cache_retention_interval": "drawn: 0, which is the default, or a number, or each block",
     "block_size": "drawn",
     "num_gpu_blocks": "drawn",
@@ -43,6 +44,23 @@ SET = {
     "enable_kv_cache_events": "drawn",
     "publisher": "nobody listens outside of the process",
 }
+
+
+# A configuration of a run that differs from a server's defaults in nothing but sizes.
+OPTIONS: dict[str, Any] = {
+    **{"block_size": 4, "blocks": 10, "max_length": 40, "requests": 3, "batch": 16, "threshold": 0, "policy": "fcfs"},
+    **{"caching": True, "steps_in_flight": 2, "layers": [{"kind": "full"}]},
+}
+
+
+def computed(release: Path, name: str, config: StandIn) -> Any:
+    """What this property of the release's ``VllmConfig`` is where the object has these values."""
+    tree = ast.parse((release / "config" / "vllm.py").read_text(encoding="utf-8"))
+    rule = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
+    rule.decorator_list.clear()
+    scope: dict[str, Any] = {}
+    exec(compile(ast.Module([rule], []), "vllm.py", "exec"), scope)
+    return scope[name](config)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +102,24 @@ def test_a_value_of_our_own_is_seen(release: Path) -> None:
     assert "watermark" in differing(release, plain(tuning=Tuning(watermark=2)))
     assert "scheduler_reserve_full_isl" in differing(release, plain(tuning=Tuning(whole=False)))
     assert "prefix_cache_retention_interval" not in differing(release, plain(tuning=Tuning(retention=0)))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_as_many_steps_are_in_flight_as_the_release_would_keep(release: Path, steps: int) -> None:
+    """The release's own rules, which it computes from its configuration, give the values that stand in."""
+    stand_in = plain(steps_in_flight=steps)
+    assert computed(release, "max_concurrent_batches", stand_in) == stand_in.max_concurrent_batches == steps
+    assert computed(release, "max_in_flight_tokens", stand_in) == stand_in.max_in_flight_tokens
+    told = causes.launch({**OPTIONS, "steps_in_flight": steps})
+    assert ("--async-scheduling" in told, "--no-async-scheduling" in told) == (steps > 1, steps == 1)
+    staged = f" --pipeline-parallel-size {stand_in.parallel_config.pipeline_parallel_size}"
+    assert (staged in told, told.startswith("VLLM_USE_V2_MODEL_RUNNER=1 ")) == (steps > 2, steps > 2)
+
+
+def test_without_its_stages_a_server_has_two_steps_in_flight() -> None:
+    config = {**OPTIONS, "steps_in_flight": 3}
+    assert causes.flags(config) == ["--pipeline-parallel-size 2"]
+    assert causes.without(config, "--pipeline-parallel-size 2") == {**config, "steps_in_flight": 2}
 
 
 def test_nothing_is_excused_that_is_the_default(release: Path) -> None:

@@ -307,3 +307,125 @@ def test_transfers_are_driven(release: str) -> None:
 def test_bugs_of_transfers_are_found_without_their_traces(release: str, seed: str, law: str, sought: list[str]) -> None:
     """vLLM pull requests 32255 and 45357, and a transfer that is offered again."""
     assert answer(release, TRANSFERS, seed, "60", *sought)["law"] == law
+
+
+# Edits of the newest release, each with what is drawn of a configuration, and with the law that its runs break.
+EDITS = {
+    "a state is found in the step that computes it": (
+        {"layers": 3},
+        """
+        from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+        def forgets(self, *more, cached=MambaManager.cache_blocks, **named):
+            cached(self, *more, **named)
+            self.cached_blocks_this_step.clear()
+        edit = patch.object(MambaManager, "cache_blocks", forgets)
+        """,
+        "reads_own_content",
+    ),
+    "a hash does not say what a name is the name of": (
+        {"layers": 0},
+        """
+        from vllm.v1.core import kv_cache_utils
+        def untagged(*more, tagged=kv_cache_utils.generate_block_hash_extra_keys):
+            keys, at = tagged(*more)
+            return None if keys is None else tuple(key[1] for key in keys), at
+        edit = patch.object(kv_cache_utils, "generate_block_hash_extra_keys", untagged)
+        """,
+        "hash_names_content",
+    ),
+}
+EDITED = """
+    from contextlib import nullcontext, suppress
+    from unittest.mock import patch
+    from conformance.driver.lockstep import Finding
+    from conformance.engines.vllm import PLUGIN
+    from conformance.search.check import Search, draw
+    from conformance.stems.block_cache import rules
+    from conformance.stems.exclusions import exclusions
+    from conformance.stems.machine import Sink
+    from conformance.traces import known
+    from hypothesis import strategies as st
+    listed = exclusions(one.exclude for one in known.of_release(PLUGIN.folder, sys.argv[1]) if one.exclude)
+    plain = {**rules.CONFIG, "transfers": st.just(False), "caching": st.just(True), "steps_in_flight": st.just(1)}
+    def law(wanted, edit):
+        rules.CONFIG |= {**plain, **{name: st.just(value) for name, value in wanted.items()}}
+        sink = Sink()
+        with edit, suppress(Finding):
+            draw("block_cache", makers["block_cache"], sink, Search(examples=12, seed=3, exclude=listed))
+        return sink.failure[0].law if sink.failure else None
+    told = {}
+    for name, (wanted, text, _) in json.loads(sys.argv[2]).items():
+        scope = {"patch": patch}
+        exec(textwrap.dedent(text), scope)
+        told[name] = [law(wanted, scope["edit"]), law(wanted, nullcontext())]
+    print(json.dumps(told))
+"""
+
+
+def test_an_edit_is_found_in_drawn_runs() -> None:
+    """The same runs of the release as it is break no law."""
+    told = answer(RELEASES[-1], EDITED, json.dumps(EDITS))
+    assert told == {name: [law, None] for name, (_, _, law) in EDITS.items()}
+
+
+# A request is aborted with all steps in flight that can be. Another one, whose prompt a transfer brings, needs its
+# blocks, and gets them when all but one of these steps are done. Which law is broken, with that many steps in flight?
+LATE_STEP = """
+    from contextlib import nullcontext
+    from unittest.mock import patch
+    from conformance.driver.lockstep import Finding, LockStep
+    from conformance.stems.block_cache.run import BlockCacheRun
+    from conformance.stems.requests.request import token
+    from vllm.v1.core.sched.scheduler import Scheduler
+    def two_steps_later(self, request):
+        if self._request_blocks_can_be_freed(request):
+            self.kv_cache_manager.free(request)
+        elif blocks := self.kv_cache_manager.pop_blocks_for_free(request):
+            self.deferred_frees.append((min(self.sched_step_seq, self.processed_step_seq + 2), blocks))
+    def law(steps):
+        config = {**runs.config("full"), "blocks": steps, "batch": 4, "steps_in_flight": steps, "events": False}
+        config |= {"transfers": True, "reoffers": False, "failure": "recompute"}
+        lock = LockStep(BlockCacheRun(makers["block_cache"](config), config), config)
+        tokens = [token(n, 0) for n in range(4 * steps)]
+        try:
+            lock.do("add", request=1, tokens=tokens, outputs=1)
+            for _ in range(steps):
+                lock.do("schedule")
+            lock.do("abort", request=1)
+            lock.do("add", request=2, tokens=tokens[:4], outputs=1, elsewhere=4)
+            for _ in range(steps - 1):
+                lock.do("complete")
+            lock.do("schedule")
+            lock.do("complete")
+        except Finding as finding:
+            return finding.law
+        return None
+    edit = patch.object(Scheduler, "_free_request_blocks", two_steps_later)
+    told = []
+    for edited in (nullcontext(), edit):
+        with edited:
+            told.append([law(steps) for steps in (2, 3, 4)])
+    print(json.dumps(told))
+"""
+
+
+def test_a_fence_that_is_right_for_two_steps_is_found_with_three() -> None:
+    """Blocks that a step in flight may still write are given back when two more steps are done, not when all are."""
+    whole, edited = answer(RELEASES[-1], LATE_STEP)
+    assert whole == [None, None, None]
+    assert edited == [None, "admit_and_load", "admit_and_load"]
+
+
+def test_an_older_release_has_no_more_than_two_steps_in_flight() -> None:
+    """Its asynchronous scheduler serves no model that is split into stages."""
+    script = """
+        told = []
+        for steps in (2, 3):
+            try:
+                makers["block_cache"]({**runs.config("full"), "steps_in_flight": steps})
+                told.append("")
+            except Unsupported as error:
+                told.append(str(error))
+        print(json.dumps(told))
+    """
+    assert answer("0.22.1", script) == ["", "the release's asynchronous scheduler serves no model with pipeline stages"]

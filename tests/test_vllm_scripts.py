@@ -116,6 +116,33 @@ def repaired(self, request, count, found=0, *more):
     return count if end >= request.num_tokens else max(0, count - end % self.block_size)
 Scheduler._mamba_block_aligned_split = repaired
 """,
+    # A request that finds a state which this step computes waits for the next step.
+    "state_read_in_its_step": """
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.scheduler import Scheduler
+schedule, cache, allocate = Scheduler.schedule, BlockPool.cache_full_blocks, KVCacheManager.allocate_slots
+fresh = set()
+def begun(self):
+    fresh.clear()
+    return schedule(self)
+def cached(self, request, blocks, *more, **named):
+    before = [block.block_hash for block in blocks]
+    cache(self, request, blocks, *more, **named)
+    fresh.update(block.block_id for block, old in zip(blocks, before) if block.block_hash != old)
+def repaired(self, *more, new_computed_blocks=None, **named):
+    found = [] if new_computed_blocks is None else new_computed_blocks.blocks
+    waits = any(block.block_id in fresh for group in found for block in group)
+    return None if waits else allocate(self, *more, new_computed_blocks=new_computed_blocks, **named)
+Scheduler.schedule, BlockPool.cache_full_blocks, KVCacheManager.allocate_slots = begun, cached, repaired
+""",
+    # The hash of a block says of each name what it is the name of.
+    "adapter_shares_hash_with_salt": """
+from vllm.v1.core import kv_cache_utils
+kv_cache_utils._gen_lora_extra_hash_keys = lambda request: (
+    [("lora", request.lora_request.lora_name)] if request.lora_request else []
+)
+""",
     # A window gives up its blocks two blocks later: the parent of a block that gets its hash is still in the table.
     "event_names_null_block_as_parent": """
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
@@ -232,9 +259,9 @@ KEEPS = {
         *("refused_drafts_are_counted", "stale_output_stops_scheduler"),
         *("state_inside_a_block", "window_slides_by_drafts"),
     ],
-    "0.18.1": ["host_offer_evicts_its_own_key", "host_touch_while_written"],
+    "0.18.1": ["host_offer_evicts_its_own_key", "host_touch_while_written", "state_read_in_its_step"],
     "0.30.0": ["host_stores_uncomputed_slot", "host_offer_refused_with_room"],
-    "0.31.0": ["loaded_requests_wait_for_each_other"],
+    "0.31.0": ["loaded_requests_wait_for_each_other", "adapter_shares_hash_with_salt"],
     "0.33.0": ["host_reload_after_preemption"],
 }
 # Each kept trace that a release breaks, with the newest release that lists it as known.

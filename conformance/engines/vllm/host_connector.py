@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from conformance.engines.vllm import host_slots
@@ -53,7 +54,8 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnect
             raise NotImplementedError
 
     real = imported.module(f"{CONNECTOR}.scheduler").OffloadingConnectorScheduler(SizedSpec(translated), config, groups)
-    return HostConnector(real, imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata, host.blocks_per_chunk)
+    told = imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata
+    return HostConnector(real, told, host.blocks_per_chunk, config.parallel_config.world_size)
 
 
 def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
@@ -63,10 +65,13 @@ def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
 
 
 class HostConnector(AllGroups):
-    """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it, and what it tells the workers."""
+    """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it, and what it tells the workers.
 
-    def __init__(self, real: Any, told: Any, parts: int) -> None:
-        self.real, self._told, self._parts = real, told, parts
+    ``told``: the class of what a worker answers. ``parts``: blocks of a slot. ``workers``: how many copy each job.
+    """
+
+    def __init__(self, real: Any, told: Any, parts: int, workers: int) -> None:
+        self.real, self._told, self._parts, self._workers = real, told, parts, workers
         self.asked: dict[str, TransferParams] = {}
         self._loaded: dict[str, tuple[int, int, Tables]] = {}
         self._loads: dict[int, RequestLoad] = {}
@@ -100,9 +105,16 @@ class HostConnector(AllGroups):
         raise AssertionError(f"a copy of request {request} failed, which the connector does not support")
 
     def done(self, received: Sequence[int], stored: Sequence[int]) -> Any:
-        """What the workers say of copies that are done: those into blocks of these requests, and these stores."""
+        """What the workers say of copies that are done: those into blocks of these requests, and these stores. All
+        workers end a copy in one step.
+        """
+        jobs = [*(self._jobs.pop(request) for request in received), *stored]
+        return reduce(lambda one, other: one.aggregate(other), [self._answer(jobs) for _ in range(self._workers)])
+
+    def _answer(self, jobs: Sequence[int]) -> Any:
+        """What one worker says of these jobs."""
         told = self._told()
-        for job in (*(self._jobs.pop(request) for request in received), *stored):
+        for job in jobs:
             told.mark_completed(job)
         return told
 

@@ -24,7 +24,7 @@ class ServerLoad:
 
     ``requests``: so many run at a time, and a quarter more are there. ``blocks``, ``block_size``: the pool. ``prompt``,
     ``outputs``: the most tokens of a prompt and of an answer. ``stems``: so many beginnings of prompts are in common
-    use. ``steps_in_flight``: 1, or 2 with the asynchronous scheduler. ``drafts``: draft tokens of a request in a step.
+    use. ``steps_in_flight``: as in ``Setup``. ``drafts``: draft tokens of a request in a step.
     ``window``: tokens of the window of a second group of layers, 0 for no such group. ``aborts``: how often in a
     hundred steps a request is aborted. ``resets``: how often in a thousand steps the prefix cache is reset.
     """

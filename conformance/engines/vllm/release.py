@@ -143,6 +143,11 @@ class VLLMRelease:
         return "mamba_cache_mode" in known and '"align"' in self.imported.text(SINGLE)
 
     @cached_property
+    def has_async_stages(self) -> bool:
+        """The asynchronous scheduler serves a model that is split into pipeline stages."""
+        return "pipeline_parallel_size" in inspect.getsource(self._async)
+
+    @cached_property
     def keeps_stale_output(self) -> bool:
         """What a step in flight samples for a request that is preempted meanwhile still joins its text."""
         return "num_stale_output_tokens" in inspect.getsource(self._request_class)
@@ -210,8 +215,10 @@ class VLLMRelease:
         self, number: int, tokens: Sequence[int], outputs: int, mark: int, priority: int, size: int, names: DigestTexts
     ) -> Any:
         """A Request with a prompt. ``mark``: 0, or what the hash of its text must distinguish: an odd mark is a LoRA
-        adapter, an even one a cache salt. ``names`` gets what it hashes.
+        adapter, an even one a cache salt that has the name of the adapter with the mark before. ``names`` gets what the
+        request hashes.
         """
+        name = f"name{(mark + 1) // 2}"
         more: dict[str, Any] = {"eos_token_id": None} if "eos_token_id" in self._of_a_request else {}
         return self._request_class(
             request_id=str(number),
@@ -219,8 +226,8 @@ class VLLMRelease:
             sampling_params=settings.sampling(outputs),
             pooling_params=None,
             arrival_time=float(number),
-            lora_request=settings.adapter(mark) if mark % 2 else None,
-            cache_salt=f"salt{mark}" if mark and not mark % 2 else None,
+            lora_request=settings.adapter(mark, name) if mark % 2 else None,
+            cache_salt=name if mark and not mark % 2 else None,
             priority=priority,
             block_hasher=names.written_down(self.hasher(size), size, mark),
             **more,
@@ -270,7 +277,9 @@ class VLLMRelease:
         )
 
     def scheduler(self, setup: Setup, groups: Sequence[Any]) -> Any:
-        """A Scheduler, or an AsyncScheduler where two steps are in flight, whose layers are in these groups."""
+        """A Scheduler, or an AsyncScheduler where two or more steps are in flight, whose layers are in these groups."""
+        if setup.stages > 1 and not self.has_async_stages:
+            raise Unsupported("the release's asynchronous scheduler serves no model with pipeline stages")
         layers = [self._specs.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(groups)]
         if setup.eagle:
             self._mark_eagle(layers)

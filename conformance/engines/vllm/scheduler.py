@@ -260,8 +260,8 @@ def _setup(config: Json) -> Setup:
     in_flight, drafts = config.get("steps_in_flight", 1), config.get("drafts", 0)
     if not kinds <= {FULL, WINDOW, MAMBA}:
         raise Unsupported(f"groups of layers are {FULL}, {WINDOW} and {MAMBA}")
-    if in_flight not in (1, 2):
-        raise Unsupported("one or two steps are in flight")
+    if not 1 <= in_flight <= 4:
+        raise Unsupported("one to four steps are in flight")
     if config.get("eagle") and (not drafts or config["layers"][0]["kind"] == MAMBA):
         raise Unsupported("an EAGLE head drafts, and is in the first group, which has attention")
     if config.get("transfers") and not config.get("host") and config["layers"] != [{"kind": FULL}]:

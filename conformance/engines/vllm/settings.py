@@ -48,12 +48,12 @@ class Setup:
     ``block_size``: tokens of a block. ``blocks``: blocks of the pool, with the null block. ``batch``: most tokens of a
     step. ``requests``: most requests that run at once. ``max_length``: most tokens of a request. ``threshold``: most
     tokens of a chunk of a prompt, 0 for any number. ``drafts``: draft tokens of a request in a step. ``eagle``: the
-    drafts come from an EAGLE head, which has KV cache of its own; else from n-grams. ``steps_in_flight``: 1, or 2 with
-    the asynchronous scheduler. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what
-    it stores and removes. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a
-    transfer of which nothing came is offered again. ``failure``: ``recompute`` or ``fail``, what becomes of a request
-    of whose transfer a part did not come. ``host``: host memory in place of other servers. ``tuning``: options that
-    most servers do not set.
+    drafts come from an EAGLE head, which has KV cache of its own; else from n-grams. ``steps_in_flight``: 1, 2 with the
+    asynchronous scheduler, or more where the model is also split into pipeline stages. ``align``: mamba states are
+    cached at block boundaries. ``events``: the pool says what it stores and removes. ``transfers``: KV cache comes from
+    other servers and is read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``:
+    ``recompute`` or ``fail``, what becomes of a request of whose transfer a part did not come. ``host``: host memory in
+    place of other servers. ``tuning``: options that most servers do not set.
     """
 
     block_size: int
@@ -75,6 +75,13 @@ class Setup:
     host: HostTier | None = None
     tuning: Tuning = Tuning()
 
+    @property
+    def stages(self) -> int:
+        """Pipeline stages of the model. With the asynchronous scheduler vLLM keeps one step more in flight than the
+        model has stages; with several stages only its second model runner does so.
+        """
+        return max(1, self.steps_in_flight - 1)
+
 
 def config(setup: Setup) -> StandIn:
     """The object that stands in for a ``VllmConfig``."""
@@ -93,7 +100,7 @@ def config(setup: Setup) -> StandIn:
         aux_output_config=StandIn(enabled=False),
         lora_config=None,
         is_mm_encoder_only=False,
-        use_v2_model_runner=False,
+        use_v2_model_runner=setup.stages > 1,
         num_speculative_tokens=setup.drafts,
         num_lookahead_tokens=setup.drafts if setup.eagle else 0,
         num_prefill_lookahead_tokens=0,
@@ -151,7 +158,6 @@ _CACHE_WITH_HOST = {
 _MODEL_WITH_HOST = {"use_mla": False, "model": "model", "dtype": "float32"}
 _PARALLEL_WITH_HOST = {
     "rank": 0,
-    "world_size": 1,
     "tensor_parallel_size": 1,
     "data_parallel_rank_local": None,
     "distributed_executor_backend": None,
@@ -181,9 +187,9 @@ def _parallel(setup: Setup) -> StandIn:
         data_parallel_size=1,
         decode_context_parallel_size=1,
         prefill_context_parallel_size=1,
-        pipeline_parallel_size=1,
+        pipeline_parallel_size=setup.stages,
         cp_kv_cache_interleave_size=1,
-        **(_PARALLEL_WITH_HOST if setup.host is not None else {}),
+        **(_PARALLEL_WITH_HOST | {"world_size": setup.stages} if setup.host is not None else {}),
     )
 
 
@@ -234,9 +240,8 @@ def sampling(outputs: int) -> StandIn:
     )
 
 
-def adapter(number: int) -> StandIn:
+def adapter(number: int, name: str) -> StandIn:
     """The object that stands in for the ``LoRARequest`` of a LoRA adapter."""
-    name = f"adapter{number}"
     return StandIn(adapter_id=number, lora_int_id=number, lora_name=name, name=name, lora_path=f"/{name}")
 
 

@@ -9,10 +9,10 @@ class BlockCacheExclusion(StrEnum):
     """What runs of ``block_cache`` avoid."""
 
     PRIORITY = "block_cache.priority"  # requests with priorities, where there is a prefix cache
-    TWO_STEPS = "block_cache.two_steps"  # two steps in flight
-    DRAFTS_IN_FLIGHT = "block_cache.drafts_in_flight"  # drafts where two steps are in flight
+    TWO_STEPS = "block_cache.two_steps"  # two or more steps in flight
+    DRAFTS_IN_FLIGHT = "block_cache.drafts_in_flight"  # drafts where two or more steps are in flight
     ABORTED_LOADS = "block_cache.aborted_loads"  # requests that are aborted while a transfer writes into their blocks
-    TRANSFERS_IN_FLIGHT = "block_cache.transfers_in_flight"  # transfers where two steps are in flight
+    TRANSFERS_IN_FLIGHT = "block_cache.transfers_in_flight"  # transfers where two or more steps are in flight
     RESET_IN_FLIGHT = "block_cache.reset_in_flight"  # resets during a step, with transfers
     STALLED_LOADS = "block_cache.stalled_loads"  # transfers that are offered again, not if failed requests end
     EVENTS_OF_WINDOWS = "block_cache.events_of_windows"  # KV events with drafts in a model with windows
@@ -23,6 +23,8 @@ class BlockCacheExclusion(StrEnum):
     HOST_RELOAD = "block_cache.host_reload"  # resets that preempt requests, where there is host memory
     HOST_ANSWERS = "block_cache.host_answers"  # blocks of answers in host memory
     STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
+    STATES_IN_ONE_STEP = "block_cache.states_in_one_step"  # two requests in a step of a model whose states are cached
+    SALTS = "block_cache.salts"  # requests with a cache salt
 
 
 EXCLUSIONS = BlockCacheExclusion

@@ -8,6 +8,7 @@ step is completed, and then every block must be free.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import product
 from random import Random
 from zlib import crc32
@@ -23,6 +24,7 @@ from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
 
 MOST_LENGTH, MOST_HERE = 40, 4
+ADAPTER = 1  # the mark of a text that is computed with a LoRA adapter; a text with a cache salt has the mark 2
 MOST_STEPS = 60  # that compute what is left at the end of a run
 ATTENTION, WINDOWED, STATES = {"kind": FULL}, {"kind": WINDOW, "window": 6}, {"kind": MAMBA}
 LAYERS = ([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED])
@@ -54,7 +56,7 @@ CONFIG = {
     "drafts": st.integers(0, len(DRAFTS) - 1),
     "blocks": st.sampled_from((14, 10, 12, 20)),
     "batch": st.sampled_from((16, 8)),
-    "steps_in_flight": st.sampled_from((1, 2)),
+    "steps_in_flight": st.sampled_from((1, 2, 3)),
     "threshold": st.sampled_from((0, 0, 5)),
     "policy": st.sampled_from(("fcfs", "priority")),
     "caching": st.sampled_from((True, True, True, False)),
@@ -76,7 +78,7 @@ def _others(config: Json, known: Json) -> list[Json]:
     fixed = _without(known, *OF_TRANSFERS, "tuning")
     found: list[Json] = [
         {**fixed, **{"layers": layers, "drafts": drafts, "eagle": eagle, "steps_in_flight": steps}, "caching": caching}
-        for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2), (True, False))
+        for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2, 3), (True, False))
     ]
     of_transfers = {name: config[name] for name in ("reoffers", "failure")}
     found = [
@@ -87,6 +89,14 @@ def _others(config: Json, known: Json) -> list[Json]:
     ]
     Random(crc32(json.dumps(config, sort_keys=True).encode())).shuffle(found)
     return found
+
+
+def _with_fewer_steps(kinds: list[Json]) -> Iterator[Json]:
+    """These configurations, and after each with more than two steps in flight the same with two."""
+    for kind in kinds:
+        yield kind
+        if kind["steps_in_flight"] > 2:
+            yield {**kind, "steps_in_flight": 2}
 
 
 def _without(config: Json, *names: str) -> Json:
@@ -133,7 +143,7 @@ class BlockCacheMachine(StemMachine):
         exchanging = [{**alone, **attention, "reoffers": False, "failure": "recompute"}] if "host" in known else []
         wanted = [*([known, *exchanging] if known["transfers"] else []), *kinds]
         untuned = [_without(kind, "tuning") for kind in wanted] if "tuning" in known else []
-        for kind in [*wanted, *untuned, *_others(config, known)]:
+        for kind in [*_with_fewer_steps([*wanted, *untuned]), *_others(config, known)]:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return
@@ -149,6 +159,8 @@ class BlockCacheMachine(StemMachine):
         states = self.excludes(Exclusion.STATES_WITH_DRAFTS) and STATES in config["layers"]
         if in_flight or states:
             config |= {"drafts": 0, "eagle": False}
+        if self.excludes(Exclusion.STATES_IN_ONE_STEP) and STATES in config["layers"] and config["caching"]:
+            config["requests"] = 1
         if self.excludes(Exclusion.TRANSFERS_IN_FLIGHT) and config["steps_in_flight"] > 1:
             config["transfers"] = False
         if self.excludes(Exclusion.STALLED_LOADS) and config.get("reoffers") and config.get("failure") != "fail":
@@ -266,7 +278,6 @@ class BlockCacheMachine(StemMachine):
 
     def _come(self, length: int, fork: int, more: int) -> None:
         self.number += 1
-        mark = 1 if more == 2 and fork == 4 else 0
         exchanged = {"elsewhere": (0, length, length // 2)[more], "sends": length % 2 == 0}
         self.do(
             "add",
@@ -274,10 +285,16 @@ class BlockCacheMachine(StemMachine):
             tokens=[token(n, fork) for n in range(length)],
             outputs=1 + (length * 5 + more) % 12,  # so that a text may end with a whole block
             fork=fork,
-            mark=mark,
+            mark=self._mark(fork, more),
             priority=self._priority(more),
             **(exchanged if self.begun.config["transfers"] and "host" not in self.begun.config else {}),
         )
+
+    def _mark(self, fork: int, more: int) -> int:
+        """Of the texts with one fork, which are equal, some have no mark, some an adapter, and some a cache salt."""
+        if fork != 4:
+            return 0
+        return min(more, ADAPTER) if self.excludes(Exclusion.SALTS) else more
 
     def _priority(self, more: int) -> int:
         """Mostly a request goes before those that came earlier, so that they are preempted for it."""

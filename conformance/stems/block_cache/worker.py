@@ -3,8 +3,10 @@
 A step is computed when it is completed, since only then the run says what was sampled. Nothing is lost by that: workers
 compute the steps in the order in which they were sent, and nobody else writes into the blocks.
 
-A pass writes the slots of its tokens first, in each layer, and then reads: a group with full attention all tokens up to
-the last one, a group with a window the last ``window`` tokens of each, a mamba group the state before the first token.
+Attention layers write the slots of all tokens of a step first and then read: a group with full attention all tokens up
+to the last one, a group with a window the last ``window`` tokens of each. Mamba layers do the reverse: first each pass
+of a step copies the state from which it goes on to its block, then each pass reads it, and only then passes write new
+states. So no pass can go on from a state that the same step computes. Copies of states to block boundaries come last.
 Drafts that are refused are nobody's text. The layers of an EAGLE head are left out.
 """
 
@@ -19,7 +21,6 @@ from conformance.driver.protocol import Json
 from conformance.stems.block_cache.memory import BlockMemory, Misread
 from conformance.stems.block_cache.protocol import (
     MAMBA,
-    NEW,
     RUNNING,
     WINDOW,
     Copies,
@@ -80,12 +81,26 @@ class Work(NamedTuple):
     refused: int
 
 
+class StatePlaces(NamedTuple):
+    """Where the mamba states of a pass are, as places in a table of its request.
+
+    ``source``: the state there is copied to ``target`` before the step is computed; ``None`` where the running state
+    stays in its block. ``reads``: the pass goes on from the state there. ``target``: the pass leaves its state there,
+    and the states after its drafts in the places that follow.
+    """
+
+    source: int | None
+    reads: int
+    target: int
+
+
 class Workers:
     """The workers of a run. ``config``: see ``BlockCacheEngine``."""
 
     def __init__(self, config: Json) -> None:
         self._size: int = config["block_size"]
         self._groups: list[Json] = config["layers"]
+        self._mamba = [at for at, group in enumerate(self._groups) if group["kind"] == MAMBA]
         self._aligned = bool(config["caching"])
         self._transfers = bool(config.get("transfers", False))
         self._memory = BlockMemory(self._size, len(self._groups))
@@ -119,11 +134,8 @@ class Workers:
         for source, target in step.copies:
             self._memory.copy(source, target)
         works = [self._work(job, sampled.get(job.request)) for job in jobs]
-        for work in works:
-            self._write(work)
-        states = [self._states(work) for work in works]
-        found = (*(self._read(work) for work in works), *states)
-        return next((each for each in found if each is not None and each.request in here), None)
+        found = [each for each in self._computed(works) if each is not None and each.request in here]
+        return found[0] if found else None
 
     # Transfers.
 
@@ -176,9 +188,9 @@ class Workers:
             for table, more in zip(here.tables, request_pass.blocks, strict=True):
                 table.extend(more)
             return here
-        if request_pass.kind == NEW:
+        if request not in self.here:
             self.here[request] = WorkerRequest(self._memory.root(self.marks[request]), [])
-        here = self.here[request]
+        here = self.here[request]  # an engine may call a request new again after a preemption
         here.tables = [list(table) for table in request_pass.blocks]
         return here
 
@@ -202,6 +214,24 @@ class Workers:
             self._know(job.request, here, (*here.text[:known], *sampled))
         self._refuse(job.request, request_pass.drafts - kept)
         return Work(job, here, start, known, known + kept, request_pass.drafts - kept)
+
+    def _computed(self, works: Sequence[Work]) -> list[Misread | None]:
+        """All passes of a step are computed together. Returns what each reads that is not its own: tokens, then states.
+
+        Each phase is done for all passes before the next one begins, as workers compute them in one batch.
+        """
+        states = [(work, self._places(work)) for work in works] if self._mamba else []
+        for work, places in states:
+            self._copy_before(work, places)
+        for work in works:
+            self._write(work)
+        misread = [self._read_states(work, places) for work, places in states]
+        for work, places in states:
+            self._write_states(work, places)
+        found = [*(self._read(work) for work in works), *misread]
+        for work, places in states:
+            self._copy_after(work, places)
+        return found
 
     def _refuse(self, request: int, drafts: int) -> None:
         """Drafts of a request are refused. The passes of the request that are in flight begin earlier by them."""
@@ -252,51 +282,50 @@ class Workers:
 
     # Mamba states.
 
-    def _states(self, work: Work) -> Misread | None:
-        """Mamba layers read the state before the pass, and write the state after it; with drafts after each token.
-
-        Returns a state that is not the one after the request's own tokens.
-        """
-        groups = [at for at, group in enumerate(self._groups) if group["kind"] == MAMBA]
-        if not groups:
-            return None
+    def _places(self, work: Work) -> StatePlaces:
         here, old = work.here, work.here.column
-        column = (work.start + work.job.request_pass.count - 1) // self._size if self._aligned else 0
+        target = (work.start + work.job.request_pass.count - 1) // self._size if self._aligned else 0
         if old < 0:
             old = (work.start - 1) // self._size if self._aligned else 0
-        moved = self._aligned and old not in (-1, column)
-        wrong = None
-        for group in groups:
-            table = work.job.tables[group]
-            if moved:
-                self._memory.copy(_at(table, old + here.accepted - 1), _at(table, column))
-            wrong = wrong or self._state_read(work, group, _at(table, column + (0 if moved else here.accepted - 1)))
-            self._state_written(work, group, table, column)
-        self._accept(work, column)
-        return wrong
+        if self._aligned and old not in (-1, target):
+            return StatePlaces(old + here.accepted - 1, target, target)
+        return StatePlaces(None, target + here.accepted - 1, target)
 
-    def _state_read(self, work: Work, group: int, block: int) -> Misread | None:
-        if work.start and self._memory.wrong_state(group, block, work.here.prefixes[work.start - 1]):
-            return self._misread(work, group, block, work.start, True)
+    def _copy_before(self, work: Work, places: StatePlaces) -> None:
+        """The running state moves to the block in which the pass ends."""
+        if places.source is not None:
+            for group in self._mamba:
+                table = work.job.tables[group]
+                self._memory.copy(_at(table, places.source), _at(table, places.target))
+
+    def _read_states(self, work: Work, places: StatePlaces) -> Misread | None:
+        """The first state from which the pass goes on that is not the one after the request's own tokens."""
+        for group in self._mamba:
+            block = _at(work.job.tables[group], places.reads)
+            if work.start and self._memory.wrong_state(group, block, work.here.prefixes[work.start - 1]):
+                return self._misread(work, group, block, work.start, True)
         return None
 
-    def _state_written(self, work: Work, group: int, table: Sequence[int], column: int) -> None:
+    def _write_states(self, work: Work, places: StatePlaces) -> None:
         """A pass with drafts leaves the state after each of its tokens in a block of its own."""
-        ends = [work.known + at for at in range(work.end - work.known + 1)]
-        for at, end in enumerate(ends):
-            self._memory.write_state(group, _at(table, column + at), work.here.prefixes[end - 1])
-        for at, prefix in enumerate(self._memory.refused(work.refused, work.job.request), start=len(ends)):
-            self._memory.write_state(group, _at(table, column + at), prefix)
-        aligned = work.end // self._size * self._size
-        if self._aligned and aligned >= work.known:
-            source, target = column + aligned - work.known, aligned // self._size - 1
-            self._memory.copy(_at(table, source), _at(table, target))
+        ends = range(work.known, work.end + 1)
+        for group in self._mamba:
+            refused = self._memory.refused(work.refused, work.job.request)
+            after = [*(work.here.prefixes[end - 1] for end in ends), *refused]
+            for place, prefix in enumerate(after, start=places.target):
+                self._memory.write_state(group, _at(work.job.tables[group], place), prefix)
 
-    def _accept(self, work: Work, column: int) -> None:
-        """Where the running state is after the pass."""
+    def _copy_after(self, work: Work, places: StatePlaces) -> None:
+        """The state at the last block boundary that the pass has reached is kept in the block that ends there."""
         here, aligned = work.here, work.end // self._size * self._size
-        here.column, here.accepted = column, work.end - work.known + 1
-        if self._aligned and aligned >= work.known and column == aligned // self._size - 1:
+        here.column, here.accepted = places.target, work.end - work.known + 1
+        if not self._aligned or aligned < work.known:
+            return
+        source, boundary = places.target + aligned - work.known, aligned // self._size - 1
+        for group in self._mamba:
+            table = work.job.tables[group]
+            self._memory.copy(_at(table, source), _at(table, boundary))
+        if boundary == places.target:
             here.accepted = 1
 
 

@@ -34,12 +34,26 @@ def launch(config: Json) -> str:
     if config["threshold"]:
         flags["long-prefill-token-threshold"] = config["threshold"]
     switches = {"enable-prefix-caching": config["caching"], "async-scheduling": config["steps_in_flight"] > 1}
-    words = ["vllm serve MODEL", *(f"--{name} {value}" for name, value in flags.items())]
+    words = [*_runner(config), "vllm serve MODEL", *(f"--{name} {value}" for name, value in flags.items())]
     words += [f"--{name}" if on else f"--no-{name}" for name, on in switches.items()]
-    words += _tuned(config).values()
+    words += [*_staged(config), *_tuned(config).values()]
     if config.get("transfers"):
         words.append(f"--kv-transfer-config '{json.dumps(_connector(config))}'")
     return " ".join(words)
+
+
+def _runner(config: Json) -> list[str]:
+    """What the environment of the server says: of the model runners only the second one has pipeline stages beside
+    asynchronous scheduling.
+    """
+    return ["VLLM_USE_V2_MODEL_RUNNER=1"] if _staged(config) else []
+
+
+def _staged(config: Json) -> list[str]:
+    """The flag that splits the model into pipeline stages: asynchronous scheduling has one step more in flight than
+    there are stages.
+    """
+    return [f"--pipeline-parallel-size {config['steps_in_flight'] - 1}"] if config["steps_in_flight"] > 2 else []
 
 
 # What a run tunes, with the default of a server; the retention has it from 0.30.0 on.
@@ -72,7 +86,7 @@ SWITCHED = {
 def flags(config: Json) -> list[str]:
     """The launch flags that switch something from its default."""
     found = [flag for flag, (option, switched, _) in SWITCHED.items() if config[option] == switched]
-    return [*found, *_tuned(config).values()]
+    return [*found, *_staged(config), *_tuned(config).values()]
 
 
 def without(config: Json, flag: str) -> Json:
@@ -80,6 +94,8 @@ def without(config: Json, flag: str) -> Json:
     for name, text in _tuned(config).items():
         if text == flag:
             return {**config, "tuning": {**config.get("tuning", {}), name: TUNED[name]}}
+    if flag in _staged(config):
+        return {**config, "steps_in_flight": 2}
     option, _, default = SWITCHED[flag]
     return {**config, option: default}
 
