@@ -215,13 +215,14 @@ class Release:
     def lacks_of(allocator: Any, *calls: str) -> set[str]:
         """Those of ``calls`` that an allocator of the release does not have, and backups where it has none.
 
-        Where SWA slots are freed by segments, callers send a slot whose SWA page is gone to ``free_full``: no other
-        call may get it.
+        An allocator that frees SWA slots by segments does so in each of its calls at page size 1: there callers send a
+        slot whose SWA page is gone to ``free_full``, and no other call may get it. At other page sizes ``free`` and
+        ``free_swa`` take such slots.
         """
         lacks = {name for name in calls if not hasattr(allocator, name)}
         if not hasattr(allocator, "backup_state"):
             lacks |= {"backup", "restore"}
-        if hasattr(allocator, "free_swa_segment"):
+        if hasattr(allocator, "free_swa_segment") and allocator.page_size == 1:
             lacks.add("free_unmapped")
         return lacks
 

@@ -1,0 +1,75 @@
+"""Bugs that are planted into the classes of a real release: the run in which each occurs finds it, and finds nothing
+in the release as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driven import between, driven, some
+from host_memory_edits import Edit
+
+from conformance.driver.protocol import Json
+
+# The law that a run of these steps finds broken, in the release as it is and with the edit.
+SCRIPT = """
+    import json, sys
+
+    release, folder, given = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    sys.path.insert(1, folder)
+
+    from contextlib import nullcontext
+
+    from host_memory_edits import Edit, made
+
+    from conformance.driver.lockstep import Finding
+    from conformance.engines import registry
+    from conformance.stems.stem_registry import start
+
+    make = registry.load("sglang", release=release).makers[given["stem"]]
+
+    def broken():
+        try:
+            lock = start(given["stem"], make, given["config"])
+            for step in given["steps"]:
+                lock.do(**step)
+        except Finding as finding:
+            return finding.law
+        return None
+
+    said = []
+    for edit in (None, given["edit"]):
+        with nullcontext() if edit is None else made(Edit(*edit)):
+            said.append(broken())
+    print(json.dumps(said))
+"""
+
+
+def broken(release: str, edit: Edit, stem: str, config: Json, steps: list[Json]) -> list[Any]:
+    """The laws that a run of these steps finds broken: in the release as it is, and with the edit. ``None``: no law."""
+    given = json.dumps({"edit": edit, "stem": stem, "config": config, "steps": steps})
+    return driven(release, SCRIPT, str(Path(__file__).parent), given)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", some(between("0.5.20")))
+def test_unmapped_slots_that_are_not_left_out_are_found(release: str) -> None:
+    """At page sizes above 1 a release of which SWA slots are freed by segments takes slots without an SWA page in
+    ``free`` and in ``free_swa``, and must leave them out of what its SWA pool gets back.
+    """
+    edit = Edit(
+        "sglang.srt.mem_cache.allocator.swa",
+        "SWATokenToKVPoolAllocator._release_swa",
+        "swa_indices = swa_indices[swa_indices > 0]",
+        "pass",
+    )
+    config: Json = {"page_size": 4, "size": 4, "size_swa": 4, "rows": 2, "need_sort": False}
+    grows = {"op": "extend", "rows": [0], "more": [8]}
+    slid = {"op": "slide", "row": 0, "to": 1}
+    for again in ({"op": "slide", "row": 0, "to": 2}, {"op": "free_pages", "row": 0, "first": 0, "last": 2}):
+        before, after = broken(release, edit, "swa_mapping", config, [grows, slid, again])
+        assert before is None
+        assert after is not None, again
