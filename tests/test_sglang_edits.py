@@ -27,11 +27,12 @@ SCRIPT = """
 
     from conformance.driver.lockstep import Finding
     from conformance.engines import registry
+    from conformance.engines.sglang.releases.release import _release
     from conformance.stems.stem_registry import start
 
-    make = registry.load("sglang", release=release).makers[given["stem"]]
-
     def broken():
+        _release.cache_clear()  # what was read of a class before the edit is forgotten
+        make = registry.load("sglang", release=release).makers[given["stem"]]
         try:
             lock = start(given["stem"], make, given["config"])
             for step in given["steps"]:
@@ -73,3 +74,46 @@ def test_unmapped_slots_that_are_not_left_out_are_found(release: str) -> None:
         before, after = broken(release, edit, "swa_mapping", config, [grows, slid, again])
         assert before is None
         assert after is not None, again
+
+
+WINDOW_OF_THREE: Json = {
+    **{"page_size": 1, "size": 8, "size_swa": 8, "size_mamba": 2, "window": 3},
+    **{"kind": "unified", "components": ["full", "swa"]},
+}
+
+
+def skipping(caller: str) -> list[Json]:
+    """A lock skips a tombstone, which comes to life and is locked once more; then this caller gives the first back."""
+    return [
+        {"op": "insert", "tokens": [1, 2]},
+        {"op": "insert", "tokens": [1, 2, 3, 4]},
+        {"op": "evict", "swa": 1},
+        {"op": "pin", "handle": 1, "tokens": [1, 2, 3, 4]},
+        {"op": "insert", "tokens": [1, 2]},
+        {"op": "acquire", "handle": 2, "tokens": [1, 2]},
+        {"op": "release", "handle": 1, "caller": caller},
+    ]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", some(between("0.5.17", "0.5.18")))
+def test_a_session_that_forgets_which_nodes_its_lock_skips_is_found(release: str) -> None:
+    """A session without the field gives the other lock back."""
+    field = "    skip_lock_node_ids: dict = field(default_factory=dict)\n"
+    edit = Edit("sglang.srt.session.streaming_session", "SessionSlot", field, "")
+    before, after = broken(release, edit, "lock_ref", WINDOW_OF_THREE, skipping("session"))
+    assert before is None
+    assert after is not None
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", some(between("0.5.15", "0.5.16")))
+def test_a_lock_around_one_call_that_forgets_what_it_skips_is_found(release: str) -> None:
+    """In these releases the tree skips tombstones, and neither a request nor a session keeps which: a copy to the host
+    locks over tombstones, and gives back all that the lock says.
+    """
+    module = "sglang.srt.mem_cache.base_prefix_cache"
+    edit = Edit(module, "IncLockRefResult.to_dec_params", "self.skip_lock_node_ids.items()", "{}.items()")
+    before, after = broken(release, edit, "lock_ref", WINDOW_OF_THREE, skipping("temporary"))
+    assert before is None
+    assert after is not None

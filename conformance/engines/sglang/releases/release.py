@@ -26,7 +26,7 @@ from conformance.driver.protocol import EngineError, Misuse, Unsupported
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases import cores, importing, marks, native_hash
 from conformance.engines.sglang.releases.cores import DEFAULT
-from conformance.engines.sglang.releases.locking import Locks, Receipts, WholeLocks
+from conformance.engines.sglang.releases.locking import MARK, SKIPS, Locks, Receipts, WholeLocks
 from conformance.engines.sglang.releases.nodes import Nodes, OlderNodes, OneComponentNodes, UnifiedNodes
 from conformance.engines.sglang.releases.rust_nodes import RustNodes
 from conformance.engines.sglang.releases.serving import Serving
@@ -67,6 +67,7 @@ TREES = {
 }
 TREE_BUILDERS = ("mem_cache.registry", "managers.scheduler")  # where a server decides which tree it builds
 ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
+REQUESTS = "managers.schedule_batch"  # the module of ``Req``
 TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
 RESULTS = {
     "match": "MatchResult",
@@ -362,7 +363,15 @@ class Release:
 
     def locks_over(self, tree: Any, whole: bool) -> Locks:
         """Locks on a tree. ``whole``: the tree returns a lock as one object, not as parts of a receipt."""
-        return WholeLocks(tree) if whole else Receipts(tree, self.tree_base.DecLockRefParams, self.session_slot)
+        if whole:
+            return WholeLocks(tree)
+        return Receipts(tree, self.tree_base.DecLockRefParams, self.session_slot, self._kept_of_lock)
+
+    @cached_property
+    def _kept_of_lock(self) -> frozenset[str]:
+        """The fields that a request keeps of the result of ``inc_lock_ref``."""
+        text = self.imported.text(REQUESTS)
+        return frozenset(name for name in (MARK, SKIPS) if re.search(rf"\bself\.{name}\b", text))
 
     def component(self, name: str) -> Any:
         """The ``ComponentType`` of a component's name; tables of a unified tree have it as key."""
