@@ -117,3 +117,31 @@ def test_a_lock_around_one_call_that_forgets_what_it_skips_is_found(release: str
     before, after = broken(release, edit, "lock_ref", WINDOW_OF_THREE, skipping("temporary"))
     assert before is None
     assert after is not None
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("tree", ["swa_radix", "unified"])
+@pytest.mark.parametrize("page", [1, 2, 4, 16])
+@pytest.mark.parametrize("release", some(between("0.5.10", "0.5.13")))
+def test_slots_of_drafts_that_are_not_given_back_are_found(release: str, page: int, tree: str) -> None:
+    """A draft reaches over two pages. All of it but a token is not accepted, and then this token is not either. The run
+    ends before the request does: what a slot of a draft maps to then is known (``draft_slot_keeps_mapping``).
+    """
+    slots = "batch.out_cache_loc[evict_mask]" if page == 1 else "to_free_slots"
+    free = f"batch.token_to_kv_pool_allocator.free({slots})"
+    edit = Edit("sglang.srt.speculative.ngram_info", "NgramVerifyInput._free_cache", free, "pass")
+    config: Json = {
+        **{"page_size": page, "size": 12, "size_swa": 12, "window": 2 * page, "need_sort": False},
+        **{"rows": 2, "sessions": 1, "tree": tree},
+    }
+    steps = [
+        {"op": "admit", "request": 0, "more": page},
+        {"op": "decode", "requests": [0]},
+        {"op": "reserve", "request": 0, "more": 2 * page + 1},
+        {"op": "roll_back", "request": 0, "count": 2 * page},
+        {"op": "roll_back", "request": 0, "count": 1},
+        {"op": "decode", "requests": [0]},
+    ]
+    before, after = broken(release, edit, "session_trim", config, steps)
+    assert before is None
+    assert after is not None
