@@ -134,13 +134,36 @@ def test_slots_of_drafts_that_are_not_given_back_are_found(release: str, page: i
         **{"page_size": page, "size": 12, "size_swa": 12, "window": 2 * page, "need_sort": False},
         **{"rows": 2, "sessions": 1, "tree": tree},
     }
-    steps = [
+    steps: list[Json] = [
         {"op": "admit", "request": 0, "more": page},
         {"op": "decode", "requests": [0]},
         {"op": "reserve", "request": 0, "more": 2 * page + 1},
         {"op": "roll_back", "request": 0, "count": 2 * page},
         {"op": "roll_back", "request": 0, "count": 1},
         {"op": "decode", "requests": [0]},
+    ]
+    before, after = broken(release, edit, "session_trim", config, steps)
+    assert before is None
+    assert after is not None
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", some(between("0.5.18")))
+def test_a_salt_that_is_taken_for_an_extra_key_is_found(release: str) -> None:
+    """Two requests have the same tokens. One has an ``extra_key``, the other a ``cache_salt`` of the same name: the KV
+    cache of one is not that of the other.
+    """
+    module = "sglang.srt.mem_cache.radix_cache"
+    merged = "self.extra_key, self.cache_salt = extra_key or cache_salt or None, None"
+    edit = Edit(module, "RadixKey.__init__", "self.cache_salt = cache_salt or None", merged)
+    config: Json = {
+        **{"page_size": 1, "size": 12, "size_swa": 12, "window": 2, "need_sort": False},
+        **{"rows": 2, "sessions": 1, "tree": "unified"},
+    }
+    steps: list[Json] = [
+        {"op": "admit", "request": 0, "more": 4, "mark": 1},
+        {"op": "finish", "request": 0},
+        {"op": "admit", "request": 1, "more": 4, "mark": 2},
     ]
     before, after = broken(release, edit, "session_trim", config, steps)
     assert before is None

@@ -187,7 +187,16 @@ class Release:
 
     def key(self, tokens: Sequence[int]) -> Any:
         """The ``RadixKey`` of a text, with its mark."""
-        return self._radix_key(self.tokens(tokens), extra_key=marks.extra_key(tokens))
+        return self._radix_key(self.tokens(tokens), **self.space(tokens))
+
+    def space(self, tokens: Sequence[int]) -> dict[str, str]:
+        """What a request or a key has beside the tokens of a text, for their mark: see ``marks.space``."""
+        return marks.space(tokens, self._has_salts)
+
+    @cached_property
+    def _has_salts(self) -> bool:
+        """``RadixKey``, and with it a request, has a ``cache_salt`` beside its ``extra_key``."""
+        return "cache_salt" in inspect.signature(self._radix_key.__init__).parameters
 
     # Pools and rows.
 
