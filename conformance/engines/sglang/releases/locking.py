@@ -6,7 +6,7 @@ What a caller keeps of a lock differs between releases, and with it what can go 
 - a whole lock (``TreeLock``): the tree itself notes in it that the SWA part was given back early;
 - a whole receipt: the caller notes beside it that the SWA part was given back early, a session does so too;
 - the mark where the window ends and the nodes that were skipped: a session keeps no note of an early release;
-- the mark alone.
+- the mark alone: where the tree can skip nodes, no request and no session locks a node over which it would skip any.
 """
 
 from __future__ import annotations
