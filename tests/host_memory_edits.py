@@ -38,7 +38,7 @@ EXAMPLES, SEEDS = 150, (1, 2, 3)
 
 
 class Edit(NamedTuple):
-    """In a method of a class of a module one text is replaced."""
+    """In a class of a module, or in a method of one, one text is replaced. ``of``: the class, or class and method."""
 
     module: str
     of: str
@@ -112,18 +112,19 @@ HARMLESS = {
 def made(edit: Edit) -> Iterator[None]:
     """The edit is made in this process."""
     module = import_module(edit.module)
-    kind, method = edit.of.split(".")
-    real = getattr(getattr(module, kind), method)
+    kind, _, method = edit.of.partition(".")
+    holder, name = (getattr(module, kind), method) if method else (module, kind)
+    real = getattr(holder, name)
     lines = textwrap.dedent(inspect.getsource(inspect.unwrap(real))).splitlines()
-    text = "\n".join(line for line in lines if not line.startswith("@")) + "\n"
+    text = "\n".join(line for line in lines if not (method and line.startswith("@"))) + "\n"
     assert edit.old in text, f"{edit.of} has no {edit.old!r}"
     names: dict[str, Any] = {}
     exec(text.replace(edit.old, edit.new, 1), module.__dict__, names)
-    setattr(getattr(module, kind), method, names[method])
+    setattr(holder, name, names[name])
     try:
         yield
     finally:
-        setattr(getattr(module, kind), method, real)
+        setattr(holder, name, real)
 
 
 def broken(make: Any, seeds: Sequence[int] = SEEDS) -> str | None:

@@ -485,3 +485,21 @@ def test_a_pin_of_a_node_that_is_not_there_is_a_misuse() -> None:
 def test_our_tree_that_counts_tombstones_conforms() -> None:
     found = check("lock_ref", counting(True), Search(examples=40))
     assert (found.verdict, found.detail) == ("conforms", None)
+
+
+def test_a_lock_over_tombstones_that_no_request_takes_is_given_back_whole() -> None:
+    """Where only a lock around one call is taken over tombstones, no request gives it back, or its SWA part alone."""
+
+    def around_one_call(config: Json) -> Any:
+        made = lock_ref(config)
+        return Variant(made, lacks={*made.lacks, "pinned_by_requests"})
+
+    run, lock = started("swa", make=around_one_call)
+    lock.do("insert", tokens=LONG)
+    lock.do("acquire", handle=1, tokens=LONG)
+    lock.do("pin", handle=2, tokens=LONG)
+    assert [run.releasable(handle) for handle in (1, 2)] == [True, False]
+    with pytest.raises(Unsupported, match="no session of this engine locks over tombstones"):
+        lock.do("release", handle=2, caller="session")
+    lock.do("release", handle=2, caller="temporary")
+    lock.do("release", handle=1)

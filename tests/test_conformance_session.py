@@ -16,6 +16,7 @@ from conformance.engines.ours.cache import cache
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search.check import Search, check
 from conformance.stems.requests.calls import RequestCalls
+from conformance.stems.requests.request import MARK
 from conformance.stems.session_trim.projection import ROW_OWNED, SLOT_OWNED, lengths_of
 from conformance.stems.session_trim.run import SessionTrimRun
 from conformance.stems.session_trim.tree_pages import spans
@@ -260,3 +261,20 @@ def test_a_long_run_shrinks_by_merging_steps() -> None:
         lock.do("look", request=1, more=3, session=1)
     _, trace = shrink(caught.value, lock.trace, lambda config: start("session_trim", make, config))
     assert len(trace.steps) == 4
+
+
+def test_runs_have_texts_without_a_mark_and_with_each_of_two() -> None:
+    """Engines may keep what a mark stands for in two places, which no run with one mark can tell apart."""
+    marks: set[int] = set()
+
+    def counting(config: Json) -> Any:
+        made = cache({**config, "tree": "unified"})
+
+        def admit(request: int, session: int, tokens: list[int], most: int) -> Any:
+            marks.update(token // MARK for token in tokens)
+            return made.admit(request, session, tokens, most)
+
+        return Variant(made, admit=admit)
+
+    check("session_trim", counting, Search(examples=30, seed=1))
+    assert marks == {0, 1, 2}

@@ -83,8 +83,8 @@ class LockRefEngine(Engine, Protocol):
     ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind``, for an
     engine that has several trees: one of those that it declares (``conformance.stems.kinds``).
 
-    Beside calls, ``lacks`` may name two abilities: ``state_goes_early`` (see ``release_swa``), and ``counts_missing``
-    (see ``pin``).
+    Beside calls, ``lacks`` may name three abilities: ``state_goes_early`` (see ``release_swa``), ``counts_missing`` and
+    ``pinned_by_requests`` (see ``pin``).
     """
 
     def insert(self, tokens: list[int], cursor: int, protected: int) -> Inserted | None:
@@ -133,6 +133,10 @@ class LockRefEngine(Engine, Protocol):
         the handle holds the part as soon as it comes to life. An engine that has the ability ``counts_missing`` raises
         it, also where its snapshot does not show the lock counts of missing parts. The window ends where its tokens
         fill the window, and the tokens of tombstones count or do not count.
+
+        Where no request and no session of an engine ever locks over tombstones, ``lacks`` has the word
+        ``pinned_by_requests``. The caller ``temporary`` then releases each handle that ``pin`` has returned, and its
+        SWA part is not released early.
         """
 
     def compact(self) -> None:

@@ -19,5 +19,5 @@ ROOM = Room(
     config=CONFIG,
     onward=OnwardTree,
     protocol=LockRefEngine,
-    abilities=frozenset({"state_goes_early", "counts_missing"}),
+    abilities=frozenset({"state_goes_early", "counts_missing", "pinned_by_requests"}),
 )

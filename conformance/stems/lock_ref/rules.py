@@ -154,6 +154,8 @@ class LockRefMachine(StemMachine):
         early = handle in self.begun.early
         if early and (caller == "temporary" or (caller == "session" and self.excludes(Exclusion.SESSION_AFTER_EARLY))):
             caller = "request"
+        if self.begun.around_one_call(handle):
+            caller = "temporary"
         self.do("release", handle=handle, caller=caller)
 
     @rule(drawn=picks)

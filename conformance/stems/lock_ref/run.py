@@ -14,7 +14,7 @@ from typing import Any, Literal
 from conformance.driver.diff import FieldDifference, Names
 from conformance.driver.lockstep import Calls, EngineCall, Finding, Ignores, Law, Operation, nothing, refusing
 from conformance.driver.operations import KeyTokens, operation, operations_of
-from conformance.driver.protocol import Json, Key, Misuse
+from conformance.driver.protocol import Json, Key, Misuse, Unsupported
 from conformance.driver.shadow import Shadow
 from conformance.stems.lock_ref.contents import NodeContents
 from conformance.stems.lock_ref.projection import KeyedTree, judge_slots, paths, project_tree, shown_locks
@@ -150,6 +150,8 @@ class LockRefRun:
             return
         if caller == "temporary" and handle in self.early:
             raise Misuse("a lock around one call is not given back in parts")
+        if caller != "temporary" and self.around_one_call(handle):
+            raise Unsupported(f"no {caller} of this engine locks over tombstones (handle {handle})")
         self.law.caller_step("release", handle)
         self.early.discard(handle)
         self.pins.discard(handle)
@@ -231,12 +233,16 @@ class LockRefRun:
     def releasable(self, handle: int) -> bool:
         """The handle still has its window, and the nodes whose SWA lock counts it raised fill the window."""
         st = self.state
-        if handle not in self.held or st.top(handle) == ROOT:
+        if handle not in self.held or st.top(handle) == ROOT or self.around_one_call(handle):
             return False
         tokens: int = sum(
             lock_ref_state.span(st, n) for n in self.numbers.values() if lock_ref_state.holds_swa(st, handle, n)
         )
         return tokens >= self.window
+
+    def around_one_call(self, handle: int) -> bool:
+        """The handle was taken over tombstones, and only a lock around one call is taken over tombstones."""
+        return handle in self.pins and "pinned_by_requests" in self.lacks
 
     def boundary(self, tokens: Sequence[int]) -> Key:
         """The longest prefix of the tokens at which a node ends that can be locked; empty for the root."""

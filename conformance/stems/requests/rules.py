@@ -195,8 +195,8 @@ class RequestRules(StemMachine):
         return marked or bool(session and self.calls.turns(session))
 
     def new(self, more: int, session: int, fork: int, drawn: int = 0) -> Json | None:
-        """The arguments of a new request; ``None`` if none may come. Where it has no session, its text has a mark for
-        some drawn numbers.
+        """The arguments of a new request; ``None`` if none may come. Where it has no session, its text has one of two
+        marks for some drawn numbers.
         """
         none = session > self.run.config["sessions"] or self.without_session(session)
         session = 0 if none else session
@@ -206,7 +206,7 @@ class RequestRules(StemMachine):
         if not self.free or more < 0 or not known + more or nothing:
             return None
         asked = {"request": self.free[0], "more": more, "session": session, "fork": self.tokens(3) * fork}
-        return asked if session or drawn % 5 != 4 else {**asked, "mark": 1}
+        return asked if session or drawn % 5 != 4 else {**asked, "mark": 1 + drawn // 5 % 2}
 
     def settle(self, request: int) -> None:
         """Accepts the draft of a session's turn before it leaves, if the engine is known to keep draft slots then."""

@@ -68,7 +68,7 @@ class StandInScheduler:
 
     def without_session(self, tokens: Sequence[int]) -> Any:
         """A request of no session."""
-        return self.serving.request(self._name(), self.release.tokens(tokens), ENDLESS, marks.extra_key(tokens))
+        return self.serving.request(self._name(), self.release.tokens(tokens), ENDLESS, **self.release.space(tokens))
 
     def turn(self, session: str, new: Sequence[int], replaces: bool = False) -> Any:
         """A request of a session (``Session.create_req``): the engine puts the session's text before the new tokens.

@@ -61,6 +61,7 @@ class DrivenLockRef:
         counts, hidden = self.locks.counts_missing, self.ran.get("core") == RUST
         # A Rust core does not show the locks of tombstones, so it must be known what a lock over them does.
         has |= {"pin": self.locks.pins and (counts or not hidden), "counts_missing": counts}
+        has |= {"pinned_by_requests": self.locks.pinned_by_requests}
         has |= {"state_goes_early": early and self.locks.state_goes_early}
         return frozenset(name for name, offered in has.items() if not offered)
 

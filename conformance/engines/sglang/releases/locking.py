@@ -6,12 +6,13 @@ What a caller keeps of a lock differs between releases, and with it what can go 
 - a whole lock (``TreeLock``): the tree itself notes in it that the SWA part was given back early;
 - a whole receipt: the caller notes beside it that the SWA part was given back early, a session does so too;
 - the mark where the window ends and the nodes that were skipped: a session keeps no note of an early release;
-- the mark alone.
+- the mark alone: where the tree can skip nodes, no request and no session locks a node over which it would skip any.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -19,18 +20,22 @@ from typing import Any, Protocol
 # an admission, which has all that ``inc_lock_ref`` returned.
 CALLERS = ("request", "session", "temporary")
 WINDOW = "SWA"  # the name of the component whose lock ends with the window
+# The fields of a lock's result that callers keep: the mark where the window ends, and the nodes that were skipped.
+MARK, SKIPS = "swa_uuid_for_lock", "skip_lock_node_ids"
 
 
 class Locks(Protocol):
     """Locks on one tree. ``unlocks_window``: the SWA part of a lock can be given back before the lock.
     ``state_goes_early``: the lock of the node's state is given back with it, and not again. ``pins``: a lock may be
-    taken over tombstones, and every caller keeps what is needed to give it back. ``counts_missing``: such a lock
-    raises the lock count of a tombstone; others skip the tombstone.
+    taken over tombstones. ``pinned_by_requests``: requests or sessions keep what they need to give such a lock back;
+    where neither does, only a lock around one call is taken over tombstones. ``counts_missing``: such a lock raises
+    the lock count of a tombstone; others skip the tombstone.
     """
 
     unlocks_window: bool
     state_goes_early: bool
     pins: bool
+    pinned_by_requests: bool
     counts_missing: bool
 
     def acquire(self, node: Any) -> Any:
@@ -49,7 +54,7 @@ class Locks(Protocol):
 class WholeLocks:
     """A release whose callers keep the lock object of the tree."""
 
-    unlocks_window = state_goes_early = pins = counts_missing = True
+    unlocks_window = state_goes_early = pins = pinned_by_requests = counts_missing = True
 
     def __init__(self, tree: Any) -> None:
         self._tree = tree
@@ -81,17 +86,24 @@ class _Receipt:
 
 class Receipts:
     """A release whose callers keep fields of the result of ``inc_lock_ref``. ``params``: the class DecLockRefParams.
-    ``slot``: the class of a session's slot, which has the fields that callers keep; ``None``: there are no sessions.
+    ``slot``: the class of a session's slot, which has the fields that a session keeps; ``None``: there are no sessions.
+    ``of_request``: the fields that a request keeps.
     """
 
-    def __init__(self, tree: Any, params: type[Any], slot: type[Any] | None) -> None:
+    def __init__(self, tree: Any, params: type[Any], slot: type[Any] | None, of_request: Collection[str]) -> None:
         self._tree, self._params = tree, params
         known = {field.name for field in fields(params)}
         kept = {field.name for field in fields(slot)} if slot else set()
         # The receipt of a release that requires it says what was acquired, and its releases are paired with that.
         self._whole = self.state_goes_early = self.counts_missing = "node_id" in known
-        self._kept = [name for name in ("swa_uuid_for_lock", "skip_lock_node_ids") if name in known and name in kept]
-        self.pins = (self._whole or "skip_lock_node_ids" in self._kept) and hasattr(tree, "tree_components")
+        given = [name for name in (MARK, SKIPS) if name in known]
+        self._kept = {
+            "temporary": given,
+            "request": [name for name in given if name in of_request],
+            "session": [name for name in given if name in kept],
+        }
+        self.pins = (self._whole or SKIPS in known) and hasattr(tree, "tree_components")
+        self.pinned_by_requests = self._whole or SKIPS in {*self._kept["request"], *self._kept["session"]}
         self._session_notes = "swa_prefix_lock_released" in kept
         self._unlock = getattr(tree, "dec_swa_lock_only", None)
         self.unlocks_window = self._unlock is not None
@@ -108,22 +120,22 @@ class Receipts:
         """See ``Locks``."""
         notes = caller == "request" or (caller == "session" and self._session_notes)
         early = {"skip_swa": True} if lock.early and notes else {}
-        self._tree.dec_lock_ref(lock.node, self._of(lock, all_of_it=caller == "temporary"), **early)
+        self._tree.dec_lock_ref(lock.node, self._of(lock, caller), **early)
 
-    def _of(self, lock: _Receipt, all_of_it: bool) -> Any:
-        """The parameters of ``dec_lock_ref``: all that the lock's result says, or what a caller keeps of it."""
-        if hasattr(lock.result, "to_dec_params") and (all_of_it or self._whole):
+    def _of(self, lock: _Receipt, caller: str) -> Any:
+        """The parameters of ``dec_lock_ref``: all that the lock's result says, or what this caller keeps of it."""
+        if hasattr(lock.result, "to_dec_params") and (caller == "temporary" or self._whole):
             return lock.result.to_dec_params()
-        return self._params(**{name: getattr(lock.result, name) for name in self._kept})
+        return self._params(**{name: getattr(lock.result, name) for name in self._kept[caller]})
 
     def release_window(self, lock: Any) -> None:
-        """See ``Locks``."""
+        """See ``Locks``. A request does this."""
         assert self._unlock is not None
         takes = inspect.signature(self._unlock).parameters
         if "params" in takes:
-            self._unlock(lock.node, self._of(lock, all_of_it=False))
-        elif "skip_lock_node_ids" in takes:
-            self._unlock(lock.node, mark_of(lock.result), skip_lock_node_ids=lock.result.skip_lock_node_ids)
+            self._unlock(lock.node, self._of(lock, "request"))
+        elif SKIPS in takes and SKIPS in self._kept["request"]:
+            self._unlock(lock.node, mark_of(lock.result), **{SKIPS: getattr(lock.result, SKIPS)})
         else:
             self._unlock(lock.node, mark_of(lock.result))
         lock.early = True

@@ -26,7 +26,7 @@ from conformance.driver.protocol import EngineError, Misuse, Unsupported
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases import cores, importing, marks, native_hash
 from conformance.engines.sglang.releases.cores import DEFAULT
-from conformance.engines.sglang.releases.locking import Locks, Receipts, WholeLocks
+from conformance.engines.sglang.releases.locking import MARK, SKIPS, Locks, Receipts, WholeLocks
 from conformance.engines.sglang.releases.nodes import Nodes, OlderNodes, OneComponentNodes, UnifiedNodes
 from conformance.engines.sglang.releases.rust_nodes import RustNodes
 from conformance.engines.sglang.releases.serving import Serving
@@ -67,6 +67,7 @@ TREES = {
 }
 TREE_BUILDERS = ("mem_cache.registry", "managers.scheduler")  # where a server decides which tree it builds
 ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
+REQUESTS = "managers.schedule_batch"  # the module of ``Req``
 TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
 RESULTS = {
     "match": "MatchResult",
@@ -186,7 +187,16 @@ class Release:
 
     def key(self, tokens: Sequence[int]) -> Any:
         """The ``RadixKey`` of a text, with its mark."""
-        return self._radix_key(self.tokens(tokens), extra_key=marks.extra_key(tokens))
+        return self._radix_key(self.tokens(tokens), **self.space(tokens))
+
+    def space(self, tokens: Sequence[int]) -> dict[str, str]:
+        """What a request or a key has beside the tokens of a text, for their mark: see ``marks.space``."""
+        return marks.space(tokens, self._has_salts)
+
+    @cached_property
+    def _has_salts(self) -> bool:
+        """``RadixKey``, and with it a request, has a ``cache_salt`` beside its ``extra_key``."""
+        return "cache_salt" in inspect.signature(self._radix_key.__init__).parameters
 
     # Pools and rows.
 
@@ -215,13 +225,14 @@ class Release:
     def lacks_of(allocator: Any, *calls: str) -> set[str]:
         """Those of ``calls`` that an allocator of the release does not have, and backups where it has none.
 
-        Where SWA slots are freed by segments, callers send a slot whose SWA page is gone to ``free_full``: no other
-        call may get it.
+        An allocator that frees SWA slots by segments does so in each of its calls at page size 1: there callers send a
+        slot whose SWA page is gone to ``free_full``, and no other call may get it. At other page sizes ``free`` and
+        ``free_swa`` take such slots.
         """
         lacks = {name for name in calls if not hasattr(allocator, name)}
         if not hasattr(allocator, "backup_state"):
             lacks |= {"backup", "restore"}
-        if hasattr(allocator, "free_swa_segment"):
+        if hasattr(allocator, "free_swa_segment") and allocator.page_size == 1:
             lacks.add("free_unmapped")
         return lacks
 
@@ -361,7 +372,15 @@ class Release:
 
     def locks_over(self, tree: Any, whole: bool) -> Locks:
         """Locks on a tree. ``whole``: the tree returns a lock as one object, not as parts of a receipt."""
-        return WholeLocks(tree) if whole else Receipts(tree, self.tree_base.DecLockRefParams, self.session_slot)
+        if whole:
+            return WholeLocks(tree)
+        return Receipts(tree, self.tree_base.DecLockRefParams, self.session_slot, self._kept_of_lock)
+
+    @cached_property
+    def _kept_of_lock(self) -> frozenset[str]:
+        """The fields that a request keeps of the result of ``inc_lock_ref``."""
+        text = self.imported.text(REQUESTS)
+        return frozenset(name for name in (MARK, SKIPS) if re.search(rf"\bself\.{name}\b", text))
 
     def component(self, name: str) -> Any:
         """The ``ComponentType`` of a component's name; tables of a unified tree have it as key."""

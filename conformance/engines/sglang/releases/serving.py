@@ -62,9 +62,9 @@ class Serving:
 
     # Requests and sessions.
 
-    def request(self, name: str, tokens: Any, longest: int, extra_key: str | None = None) -> Any:
-        """A ``Req`` of no session, whose answer has at most ``longest`` tokens."""
-        return self.schedule_batch.Req(name, None, tokens, self.sampling(longest), extra_key=extra_key)
+    def request(self, name: str, tokens: Any, longest: int, **space: str) -> Any:
+        """A ``Req`` of no session, whose answer has at most ``longest`` tokens. ``space``: see ``Release.space``."""
+        return self.schedule_batch.Req(name, None, tokens, self.sampling(longest), **space)
 
     def sampling(self, longest: int) -> Any:
         """``SamplingParams`` of an answer of at most so many tokens, as a server without a tokenizer completes them."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from conformance.driver.protocol import EngineError, Unsupported
+from conformance.engines.sglang.releases import marks
 from conformance.engines.sglang.releases.cores import DEFAULT
 from conformance.engines.sglang.releases.locking import Locks
 from conformance.engines.sglang.releases.nodes import Nodes, TreeNode
@@ -131,8 +132,8 @@ class OurNodes:
     def _key(node: CacheNode) -> list[int]:
         """The tokens of a node with the mark of their text, see ``marks``."""
         space = node.space
-        extra_key = space[0] if isinstance(space, tuple) else None
-        return [MARK * int(extra_key or 0) + token for token in node.key]
+        mark = marks.mark_of(*space) if isinstance(space, tuple) else 0
+        return [MARK * mark + token for token in node.key]
 
     def size(self, component: str, which: str) -> int:
         """See ``Nodes``."""
