@@ -333,6 +333,16 @@ EDITS = {
         """,
         "hash_names_content",
     ),
+    "a hit leaves out a block": (
+        {"layers": 0, "drafts": 0},
+        """
+        from vllm.v1.core.kv_cache_manager import KVCacheManager
+        def shorter(self, request, most=None, found=KVCacheManager.get_computed_blocks):
+            return found(self, request, max(0, request.num_tokens - 1 - 4))
+        edit = patch.object(KVCacheManager, "get_computed_blocks", shorter)
+        """,
+        "hit_is_as_long_as_what_is_cached",
+    ),
 }
 EDITED = """
     from contextlib import nullcontext, suppress

@@ -7,13 +7,14 @@ that have KV cache of their own, since these compute the last block again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from conformance.driver.lockstep import CHOICE, Finding, Law
 from conformance.driver.protocol import Json
 from spec.block_cache import BlockCacheState, has_states, whole_window
-from spec.block_pool_state import NO_HASH
+from spec.block_pool_state import NO_HASH, of_row
 from spec.lengths import Length
 
 HIT = "hit_is_as_long_as_what_is_cached"
@@ -22,7 +23,9 @@ HIT_SENTENCE = (
     "nothing is computed twice; its last token is computed in any case."
 )
 GIVES = "preemption_gives_something_back"
-GIVES_SENTENCE = "A request is preempted where this gives a block back, or lets one leave the prefix cache."
+GIVES_SENTENCE = (
+    "Where a step preempts requests, at least one of their blocks is held by nobody else, so that others get it."
+)
 
 
 def longest(st: BlockCacheState, rows: Sequence[int], story: int, most: int, hashes: Mapping[int, int]) -> int:
@@ -79,3 +82,11 @@ class Economy:
         if start < self.had.get(request, 0):
             detail = f"request {request} goes on after {start} tokens, and {self.had[request]} are cached"
             self.law.report(Finding(HIT, HIT_SENTENCE, detail, latent=True, kind=CHOICE))
+
+    def preempts(self, requests: Sequence[int], rows: Sequence[int]) -> None:
+        """A step has preempted these requests, and their rows have their blocks still."""
+        pool = self.law.state.pool
+        held = Counter(block for row in rows for block in of_row(pool, row))
+        if requests and not any(pool.refs(block) <= times for block, times in held.items()):
+            detail = f"requests {[*requests]} are preempted, and others hold each of their {len(held)} blocks"
+            self.law.report(Finding(GIVES, GIVES_SENTENCE, detail, latent=True, kind=CHOICE))

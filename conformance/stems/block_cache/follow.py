@@ -199,6 +199,8 @@ class Follower:
         self._given = {}
         if self.economy is not None:
             self.economy.begins()
+            if step is not None:
+                self.economy.preempts(gone, [row for request in gone for row in self.here[request].rows])
         for move in moves:
             if move.kind in GIVES_BACK:
                 self._given.setdefault(move.request, set()).update(move.blocks)
