@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from functools import cache
 from inspect import signature
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from driven import RIGHT
 
+from benchmarks import scenes
+from conformance.engines import registry
 from conformance.search.check import Search, draw
 from conformance.search.scenes.scene import LAWS, Scene, met, of_law, of_stem
 from conformance.stems.machine import Sink
@@ -42,8 +45,8 @@ def walked(law: str) -> Counter[str]:
     stem, found = hints_of(law).stem, Counter[str]()
     for name, call, step in islice(calls(law), CALLS):
         if step.granted:
-            scenes = met(stem, name, call.state, step.then, call.arguments, step.calls)
-            found.update(scene.full_name for scene in scenes)
+            seen = met(stem, name, call.state, step.then, call.arguments, step.calls)
+            found.update(scene.full_name for scene in seen)
     return found
 
 
@@ -80,10 +83,26 @@ def test_a_search_is_watched() -> None:
     stem, found = hints_of("lock_ref").stem, Counter[str]()
 
     def witness(name: str, was: Any, step: Step[Any], arguments: tuple[Any, ...]) -> None:
-        scenes = met(stem, name, was, step.then, arguments, step.calls)
-        found.update(scene.full_name for scene in scenes)
+        seen = met(stem, name, was, step.then, arguments, step.calls)
+        found.update(scene.full_name for scene in seen)
 
     sink = Sink(witness=witness)
     draw("lock_ref", RIGHT["lock_ref"], sink, Search(examples=60, seed=1))
     assert {"lock_ref.end_of_a_window_is_split", "lock_ref.windows_differ"} <= found.keys()
     assert sink.runs >= 60
+
+
+def test_the_page_of_scenes_is_that_of_the_measurement() -> None:
+    kept = json.loads(scenes.KEPT.read_text("utf-8"))
+    assert scenes.KEPT.with_suffix(".md").read_text("utf-8") == scenes.of_data(kept)
+    rows = scenes.table(kept)
+    assert {row["scene"].full_name for row in rows} == {scene.full_name for scene in SCENES}, "each scene has a row"
+    assert {engine.name for engine in registry.released()} == {*kept}
+
+
+def test_a_scene_is_shown_in_the_room_in_which_most_seeds_met_it() -> None:
+    met_once, met_twice = {"lock_ref.windows_differ": 0.5}, {"lock_ref.windows_differ": 7.0}
+    searches = [{"room": "lock_ref", "met": met_once}, {"room": "lock_ref", "met": {}}]
+    searches += [{"room": "cache", "met": met_twice}, {"room": "cache", "met": met_twice}]
+    (row,) = [row for row in scenes.table({"x": {"searches": searches}}) if row["scene"].name == "windows_differ"]
+    assert (row["room"], row["times"]) == ("cache", [7.0, 7.0])
