@@ -126,6 +126,7 @@ TRIED = """
 
 
 @pytest.mark.engine
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize("cause", sampled(CAUSES, 6), ids=lambda cause: cause.name)
 def test_the_repair_of_a_cause_mends_its_traces(cause: Cause) -> None:
     found = _tried(cause)
@@ -133,6 +134,7 @@ def test_the_repair_of_a_cause_mends_its_traces(cause: Cause) -> None:
     assert (found["file"], found["line"]) == (FOUND[cause.name]["file"], FOUND[cause.name]["line"])
 
 
+@pytest.mark.soak(but=6)
 @pytest.mark.engine
 @pytest.mark.parametrize("cause", [one for one in CAUSES if one.engine == "sglang"], ids=lambda cause: cause.name)
 def test_the_script_of_a_page_shows_the_cause(cause: Cause) -> None:

@@ -97,6 +97,7 @@ def test_drawn_runs_take_every_transition_and_send_every_operation(
 # Faults.
 
 
+@pytest.mark.soak(but=4)  # the nightly workflow finds every fault from nothing
 @pytest.mark.parametrize("seed", sampled([None, 1, 2], 3))
 @pytest.mark.parametrize("fault", MINE, ids=lambda fault: fault.name)
 def test_each_fault_is_found_in_one_search(fault: Fault, seed: int | None) -> None:

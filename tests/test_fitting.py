@@ -115,6 +115,7 @@ def test_a_call_that_is_refused_for_nothing_has_an_example() -> None:
     assert FITS in {law for law, _ in example.broken}
 
 
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("stem", STEMS)
 def test_each_call_with_a_choice_has_an_answer_or_a_reason(stem: str) -> None:
     hints = hints_of(stem)

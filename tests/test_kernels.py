@@ -89,6 +89,7 @@ def same(truth: tuple[torch.Tensor, ...], kernel: tuple[torch.Tensor, ...]) -> N
         assert not bool((expected == POISON).any())
 
 
+@pytest.mark.soak(but=30)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("page", [*PAGE_SIZES, 3])
 @pytest.mark.parametrize("batch", BATCHES)
@@ -189,6 +190,7 @@ def test_detach(page: int, device: str) -> None:
         assert int((got[0][1] == mapping).sum()) == len(mapping) - int((grid[pages[:n].cpu()] > 0).sum())
 
 
+@pytest.mark.soak(but=24)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("page", [*PAGE_SIZES, 3])
 @pytest.mark.parametrize("pages", [0, 1, 7, 1500])

@@ -265,6 +265,7 @@ def told(finding: Finding | None) -> tuple[Any, ...]:
     return finding.law, finding.kind, finding.sentence, finding.detail, finding.latent
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("stem", sampled(STEMS, 2))
 def test_our_engines_conform_with_every_law_at_every_judgement(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     default = check(stem, RIGHT[stem], Search(examples=12))

@@ -137,6 +137,7 @@ def test_what_python_cannot_read_is_no_edit() -> None:
     assert record.counted([found]) == {}
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("stem", sampled(STEMS, 2))
 def test_no_right_transition_is_refuted(stem: str) -> None:
     laws = hints_of(stem).stem
