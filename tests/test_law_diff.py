@@ -152,6 +152,7 @@ def test_a_changed_helper_shows_in_the_law_that_uses_it(rows: Any) -> None:
     assert said([row]) == [("cache", "law_of_two_states", "runs_with_its_lock", "weakened", "weakened")]
 
 
+@pytest.mark.soak
 def test_a_weakened_law_of_the_whole_cache_is_judged(rows: Any) -> None:
     (row,) = rows(("cache_state.py", "& (st.holder(h) == r + 1) & (rows", "& (rows"))
     assert said([row]) == [("cache", "law", "request_holds_its_prefix", "weakened", "weakened")]

@@ -253,6 +253,7 @@ def counted(release: str, core: str, *between: Json, model: str = "full") -> Jso
     return found[0]
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.engine
 @pytest.mark.parametrize(("release", "core"), sampled(CORES, 4))
 def test_a_flushed_prompt_comes_back_from_the_storage(release: str, core: str) -> None:
