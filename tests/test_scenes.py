@@ -7,7 +7,6 @@ from collections import Counter
 from functools import cache
 from inspect import signature
 from itertools import islice
-from typing import Any
 
 import pytest
 from driven import RIGHT
@@ -16,10 +15,8 @@ from benchmarks import scenes
 from conformance.engines import registry
 from conformance.search.check import Search, draw
 from conformance.search.scenes.scene import LAWS, Scene, met, of_law, of_stem
-from conformance.stems.machine import Sink
 from proofs.registry import hints_of
 from proofs.walks import calls
-from spec.logic import Step
 
 SCENES = [scene for law in LAWS for scene in of_law(law)]
 CALLS = 8_000  # of random walks through the states of a law
@@ -67,29 +64,18 @@ def test_a_scene_asks_for_what_its_transitions_have(scene: Scene) -> None:
 
 
 def test_scenes_of_parts_are_scenes_of_the_whole() -> None:
-    whole = {scene.full_name for scene in of_stem(hints_of("cache").stem)}
-    assert {scene.law for scene in of_stem(hints_of("cache").stem)} == {
-        "cache",
-        "session_trim",
-        "lock_ref",
-        "mamba_slots",
-    }
-    assert walked("cache").keys() <= whole
+    whole = of_stem(hints_of("cache").stem)
+    assert {scene.law for scene in whole} == {"cache", "session_trim", "lock_ref", "mamba_slots"}
+    assert walked("cache").keys() <= {scene.full_name for scene in whole}
     assert any(name.startswith("lock_ref.") for name in walked("cache")), "calls of a part are looked at"
 
 
 def test_a_search_is_watched() -> None:
     """A witness sees the steps of each drawn run; here they meet scenes of the tree's locks."""
-    stem, found = hints_of("lock_ref").stem, Counter[str]()
-
-    def witness(name: str, was: Any, step: Step[Any], arguments: tuple[Any, ...]) -> None:
-        seen = met(stem, name, was, step.then, arguments, step.calls)
-        found.update(scene.full_name for scene in seen)
-
-    sink = Sink(witness=witness)
-    draw("lock_ref", RIGHT["lock_ref"], sink, Search(examples=60, seed=1))
-    assert {"lock_ref.end_of_a_window_is_split", "lock_ref.windows_differ"} <= found.keys()
-    assert sink.runs >= 60
+    watched = scenes.Watched("lock_ref", seconds=600)
+    draw("lock_ref", RIGHT["lock_ref"], watched.sink, Search(examples=60, seed=1))
+    assert {"lock_ref.end_of_a_window_is_split", "lock_ref.windows_differ"} <= watched.first.keys()
+    assert watched.sink.runs >= 60
 
 
 def test_the_page_of_scenes_is_that_of_the_measurement() -> None:

@@ -28,19 +28,19 @@ def passes_use(st: BlockCacheState, block: int) -> Truth:
 @scenes.at("admit", "admit_and_load")
 def found_at_another_request(was: BlockCacheState, _: BlockCacheState, found: Seq) -> Truth:
     """A request finds a block that another one holds."""
-    return any(was.pool.refs(found.at(k)) > 0 for k in range(found.length))
+    return any(was.pool.refs(b) > 0 for b in found.items())
 
 
 @scenes.at("admit", "admit_and_load")
 def found_among_free_blocks(was: BlockCacheState, _: BlockCacheState, found: Seq) -> Truth:
     """A request finds a block that nobody holds."""
-    return any(was.pool.refs(found.at(k)) == 0 for k in range(found.length))
+    return any(was.pool.refs(b) == 0 for b in found.items())
 
 
 @scenes.at("admit", "admit_and_load")
 def found_before_its_pass_is_done(was: BlockCacheState, _: BlockCacheState, found: Seq) -> Truth:
     """A request finds a block that a pass in flight still uses."""
-    return any(passes_use(was, found.at(k)) for k in range(found.length))
+    return any(passes_use(was, b) for b in found.items())
 
 
 @scenes.at("admit", "admit_and_load")
@@ -58,13 +58,13 @@ def loaded_behind_skipped_places(_: BlockCacheState, __: BlockCacheState, skippe
 @scenes.at("allocate", "admit_and_load")
 def handed_out_in_flight(was: BlockCacheState, _: BlockCacheState, chosen: Seq) -> Truth:
     """A block is handed out that a pass in flight still uses."""
-    return any(passes_use(was, chosen.at(k)) for k in range(chosen.length))
+    return any(passes_use(was, b) for b in chosen.items())
 
 
 @scenes.at("allocate")
 def cached_block_is_handed_out(was: BlockCacheState, _: BlockCacheState, chosen: Seq) -> Truth:
     """A block is handed out that the prefix cache has found until now."""
-    return any(was.pool.hash(chosen.at(k)) != NO_HASH for k in range(chosen.length))
+    return any(was.pool.hash(b) != NO_HASH for b in chosen.items())
 
 
 @scenes.at("compute")

@@ -23,6 +23,12 @@ def slots_in_flight(st: CacheState) -> set[int]:
     return {s for s in st.states.slots.items() for job in jobs if st.flight.uses(job, s) == 1}
 
 
+def is_on_a_saved_path(st: CacheState, node: int) -> Truth:
+    """The saved row of a session holds a path that has the node."""
+    held = {*handles_on(st.tree, node)}
+    return any(st.rows.phase(r) == SAVED and st.handle(r) in held for r in range(st.rows.limit))
+
+
 @scenes.at("finish")
 def ended_under_its_pass(was: CacheState, _: CacheState, row: int) -> Truth:
     """A request ends while a pass of it is in flight."""
@@ -63,15 +69,13 @@ def admitted_beside_a_saved_row(was: CacheState, now: CacheState, row: int) -> T
 @scenes.at("evict_swa")
 def tombstone_of_a_saved_row(was: CacheState, _: CacheState, node: int) -> Truth:
     """A node becomes a tombstone that is on the path which the saved row of a session holds."""
-    held = {*handles_on(was.tree, node)}
-    return any(was.rows.phase(r) == SAVED and was.handle(r) in held for r in range(was.rows.limit))
+    return is_on_a_saved_path(was, node)
 
 
 @scenes.at("revive_in_place", "revive_tombstone")
 def revived_by_a_saved_text(was: CacheState, _: CacheState, node: int) -> Truth:
     """A tombstone comes to life while the saved row of a session has it on its path."""
-    held = {*handles_on(was.tree, node)}
-    return any(was.rows.phase(r) == SAVED and was.handle(r) in held for r in range(was.rows.limit))
+    return is_on_a_saved_path(was, node)
 
 
 @scenes.at("insert_leaf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from conformance.search.scenes.scene import Scenes
-from spec.lock_ref_state import COUNTED, HELD, ROOT, SKIPPED, LockRefState, over, path
+from spec.lock_ref_state import COUNTED, HELD, ROOT, SKIPPED, LockRefState, between, over, path
 from spec.logic import Truth
 
 scenes = Scenes("lock_ref")
@@ -13,8 +13,8 @@ scenes = Scenes("lock_ref")
 
 def window(st: LockRefState, handle: int) -> list[int]:
     """The nodes of the window of a handle, from its node upward."""
-    top = st.top(handle)
-    return [] if top == ROOT else [n for n in path(st, st.node(handle)) if over(st, top, n)]
+    node, top = st.node(handle), st.top(handle)
+    return [n for n in path(st, node) if between(st, top, n, node)]
 
 
 def handles(st: LockRefState) -> Iterator[int]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from conformance.driver.lockstep import CHOICE, Finding, Law
 from conformance.driver.protocol import Json
-from spec.block_cache import BlockCacheState, has_states, whole_window
+from conformance.stems.block_cache.jobs import first_read
+from spec.block_cache import BlockCacheState, has_states
 from spec.block_pool_state import NO_HASH, of_row
-from spec.lengths import Length
 
 HIT = "hit_is_as_long_as_what_is_cached"
 HIT_SENTENCE = (
@@ -45,9 +45,8 @@ def longest(st: BlockCacheState, rows: Sequence[int], story: int, most: int, has
 def _goes_on(st: BlockCacheState, row: int, places: int, cached: set[tuple[int, int]]) -> bool:
     """The row could go on behind so many places with what is cached."""
     group = st.pool.group(row)
-    first = 0 if not has_states(st, row) else places - 1
-    while not has_states(st, row) and whole_window(st, row, first + 1, Length(places, 0)) and first + 1 < places:
-        first += 1
+    last = places - 1
+    first = last if has_states(st, row) else min(last, first_read(st, row, places * st.block_size))
     return all((group, place) in cached for place in range(first, places))
 
 

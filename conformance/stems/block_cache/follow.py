@@ -15,7 +15,7 @@ from conformance.driver.lockstep import INVARIANT, QUIESCENT, Finding, Law
 from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import EMPTY, PrefixNumbers
 from conformance.stems.block_cache.economy import Economy
-from conformance.stems.block_cache.jobs import Jobs
+from conformance.stems.block_cache.jobs import Jobs, first_read
 from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, RequestPass
 from conformance.stems.block_pool.protocol import NULL
 from spec.block_cache import IDLE, KEPT, BlockCacheState, ahead
@@ -378,20 +378,12 @@ class Follower:
         one.drafts.append(told.drafts)
         for row in one.rows:
             self._compute(row, one.computed, Set())
-        self.jobs.launched({row: self._since(row, told.start) for row in one.rows})
+        self.jobs.launched({row: first_read(self.state, row, told.start) for row in one.rows})
         end, has = told.start + told.count, max((len(table) for table in known[request].tables), default=0)
         if request in known and end > has * self.size:
             law = self.law.stem.invariants["computed_within_slots"]
             detail = f"a pass of request {request} computes {end} tokens with its drafts, and has {has} blocks"
             raise Finding(law.name, law.sentence, detail, kind=INVARIANT)
-
-    def _since(self, row: int, start: int) -> int:
-        """The first place that a pass of this row reads which computes the tokens from ``start`` on."""
-        st = self.state
-        if not st.windowed(row) or st.stateful(row):
-            return int(st.first(row))
-        before = in_tokens(Length(st.window(row), st.window_rest(row)), self.size)
-        return max(0, (start - before) // self.size)
 
     def _freed(self, move: Move, known: Mapping[int, Known]) -> None:
         """Blocks were given back: a window has moved on, or a row has ended.

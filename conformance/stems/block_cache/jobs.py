@@ -7,10 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from conformance.driver.lockstep import Law
-from spec.block_cache import LOADS, RUNS
+from spec.block_cache import LOADS, RUNS, BlockCacheState
 from spec.finite import Seq, Set
 from spec.in_flight import NO_JOB, InFlightState
-from spec.lengths import Length
+from spec.lengths import Length, in_tokens
+
+
+def first_read(st: BlockCacheState, row: int, start: int) -> int:
+    """The first place of a row that its pass reads which computes the tokens from ``start`` on."""
+    if not st.windowed(row) or st.stateful(row):
+        return int(st.first(row))
+    before = in_tokens(Length(st.window(row), st.window_rest(row)), st.block_size)
+    return int(max(0, (start - before) // st.block_size))
 
 
 class Jobs:
