@@ -216,6 +216,7 @@ ALLOCATORS = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_calls_of_prefix_caches_are_measured() -> None:
     said = driven(NEWEST, TREES, str(have(NEWEST)))

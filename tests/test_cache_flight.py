@@ -130,7 +130,7 @@ DRIVE = """
 """
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", ["0.5.12", "0.5.13", NEWEST])
 def test_releases_put_their_copies_off_from_0_5_13_on(release: str) -> None:

@@ -326,6 +326,7 @@ def test_alone_who_wants_the_first_finding_gets_one_and_draws_no_more() -> None:
     assert found["runs"] < 20
 
 
+@pytest.mark.soak
 def test_equal_seeds_find_equal_things() -> None:
     def shown(seed: int | None) -> list[Json]:
         return [{**row, "harm": None} for row in alone(BOTH, examples=60, seed=seed)["new"]]

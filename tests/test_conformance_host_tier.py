@@ -74,6 +74,7 @@ def begun(make: Callable[[Json], Any] = host_manager, **config: Any) -> LockStep
 # Every operation and every transition.
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("seed", sampled([None, 1, 2], 2))
 def test_drawn_runs_take_every_transition_and_send_every_operation(
     seed: int | None, monkeypatch: pytest.MonkeyPatch
@@ -97,7 +98,7 @@ def test_drawn_runs_take_every_transition_and_send_every_operation(
 # Faults.
 
 
-@pytest.mark.soak(but=4)  # the nightly workflow finds every fault from nothing
+@pytest.mark.soak(but=2)  # the nightly workflow finds every fault from nothing
 @pytest.mark.parametrize("seed", sampled([None, 1, 2], 3))
 @pytest.mark.parametrize("fault", MINE, ids=lambda fault: fault.name)
 def test_each_fault_is_found_in_one_search(fault: Fault, seed: int | None) -> None:

@@ -189,7 +189,7 @@ def agree(stem: str, name: str, state: Any, arguments: tuple[Any, ...], oracle: 
     return bool(step.granted)
 
 
-@pytest.mark.soak(but=3)
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("stem", LOOKED_AT)
 def test_both_readings_agree(stem: str) -> None:
     hints, seen = hints_of(stem), Counter[tuple[str, bool]]()

@@ -106,6 +106,7 @@ def test_a_session_that_forgets_which_nodes_its_lock_skips_is_found(release: str
     assert after is not None
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", some(between("0.5.15", "0.5.16")))
 def test_a_lock_around_one_call_that_forgets_what_it_skips_is_found(release: str) -> None:
@@ -147,6 +148,7 @@ def test_slots_of_drafts_that_are_not_given_back_are_found(release: str, page: i
     assert after is not None
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", some(between("0.5.18")))
 def test_a_salt_that_is_taken_for_an_extra_key_is_found(release: str) -> None:

@@ -309,6 +309,7 @@ def test_a_row_that_gives_the_tree_nothing_may_lock_less_after_a_split() -> None
         assert said["done"]["split"] > 0
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.engine
 @pytest.mark.parametrize("plant", [GIVES_TO_LOWER_PART, GIVES_TO_NOBODY])
 def test_a_lock_that_a_split_loses_or_gives_to_the_wrong_part_is_found(plant: str) -> None:

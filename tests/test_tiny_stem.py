@@ -45,6 +45,7 @@ def said(checkout: Path, *words: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.soak  # the tutorial that `make docs-check` plays proves it, too
 def test_it_is_proved(checkout: Path) -> None:
     assert "every law holds" in said(checkout, "prove", "tickets")
 
