@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.driver.lockstep import Finding, Law
-from conformance.stems.block_cache.economy import GIVES, HIT, Economy, longest
+from conformance.stems.block_cache.economy import GIVES, HIT, STATES, Economy, longest
 from proofs.registry import hints_of
 from spec import block_cache, block_pool
 from spec.finite import Seq, Set
@@ -100,6 +100,26 @@ def test_a_preemption_that_gives_nothing_back_is_told() -> None:
     law.engine_step("allocate", 2, Length(2, 0), 1, Seq([2]))
     law.latents.clear()
     economy_of(law).preempts([7], [2])
+    assert told(law) == []
+
+
+def test_a_state_that_nothing_goes_on_from_is_told() -> None:
+    law = law_of([None, None], [False, True])
+    filled(law, 2, [1, 2, 3], {1, 2})
+    filled(law, 1, [4, 5, 6], {4, 5})
+    economy = economy_of(law)
+    economy.goes_on(7, [2, 1], start=1)  # the pass goes on from the state at the end of the first token
+    assert told(law) == []
+    law.engine_step("launch", 1, 1, 0)
+    economy.goes_on(7, [2, 1], start=3 * SIZE)  # another pass in flight uses the states before the last one
+    assert told(law) == []
+    law.caller_step("end", 1)
+    economy.goes_on(7, [2, 1], start=3 * SIZE)
+    assert told(law) == [STATES]
+    assert "goes on after 12 tokens, and holds 2 earlier states" in law.latents[0].detail
+    law.latents.clear()
+    law.engine_step("slide", 1, 0, Set({4, 5}))
+    economy.goes_on(7, [2, 1], start=3 * SIZE)
     assert told(law) == []
 
 

@@ -343,6 +343,14 @@ EDITS = {
         """,
         "hit_is_as_long_as_what_is_cached",
     ),
+    "a request keeps each of its states": (
+        {"layers": 3, "drafts": 0},
+        """
+        from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+        edit = patch.object(MambaManager, "remove_skipped_blocks", lambda *more, **named: None)
+        """,
+        "request_keeps_states_in_use",
+    ),
 }
 EDITED = """
     from contextlib import nullcontext, suppress

@@ -16,6 +16,7 @@ from conformance.driver.protocol import Json
 from conformance.stems.block_cache.jobs import first_read
 from spec.block_cache import BlockCacheState, has_states
 from spec.block_pool_state import NO_HASH, of_row
+from spec.in_flight import NO_JOB
 
 HIT = "hit_is_as_long_as_what_is_cached"
 HIT_SENTENCE = (
@@ -25,6 +26,12 @@ HIT_SENTENCE = (
 GIVES = "preemption_gives_something_back"
 GIVES_SENTENCE = (
     "Where a step preempts requests, at least one of their blocks is held by nobody else, so that others get it."
+)
+
+STATES = "request_keeps_states_in_use"
+STATES_SENTENCE = (
+    "When a pass of a request is launched, the request holds no state from before the one that this pass goes on from, "
+    "but for states that passes in flight use; it goes on from the last one alone."
 )
 
 
@@ -81,6 +88,17 @@ class Economy:
         if start < self.had.get(request, 0):
             detail = f"request {request} goes on after {start} tokens, and {self.had[request]} are cached"
             self.law.report(Finding(HIT, HIT_SENTENCE, detail, latent=True, kind=CHOICE))
+
+    def goes_on(self, request: int, rows: Sequence[int], start: int) -> None:
+        """A pass of a request begins at the token ``start``; its rows have their blocks for it. ``rows``: one a group."""
+        st = self.law.state
+        flight, last = st.flight, (start - 1) // self.size
+        for row in (row for row in rows if has_states(st, row)):
+            jobs = [job for job in flight.jobs.items() if flight.row(job) == row and flight.kind(job) != NO_JOB]
+            early = [block for block in of_row(st.pool, row) if st.pool.index(block) < last]
+            if idle := [block for block in early if not any(flight.uses(job, block) for job in jobs)]:
+                detail = f"request {request} goes on after {start} tokens, and holds {len(idle)} earlier states"
+                self.law.report(Finding(STATES, STATES_SENTENCE, detail, latent=True, kind=CHOICE))
 
     def preempts(self, requests: Sequence[int], rows: Sequence[int]) -> None:
         """A step has preempted these requests, and their rows have their blocks still."""

@@ -374,6 +374,7 @@ class Follower:
             self._admit(request, self._row(request, group), 0, [])
         if self.economy is not None:
             self.economy.launches(request, told.start)
+            self.economy.goes_on(request, one.rows, told.start)
         one.computed = self._target(one, told)
         one.drafts.append(told.drafts)
         for row in one.rows:
