@@ -90,7 +90,7 @@ class Economy:
             self.law.report(Finding(HIT, HIT_SENTENCE, detail, latent=True, kind=CHOICE))
 
     def goes_on(self, request: int, rows: Sequence[int], start: int) -> None:
-        """A pass of a request begins at the token ``start``; its rows have their blocks for it. ``rows``: one a group."""
+        """A pass of a request begins at the token ``start``; its ``rows``, one a group, have their blocks for it."""
         st = self.law.state
         flight, last = st.flight, (start - 1) // self.size
         for row in (row for row in rows if has_states(st, row)):
