@@ -63,6 +63,15 @@ def test_overlap_without_track_buffers_is_refused() -> None:
 
 
 @pytest.mark.engine
+def test_a_request_may_decode_without_a_lock_on_its_state() -> None:
+    """The tree may then evict a cached state of which the request has a copy of its own."""
+    unlocked = {"environment": {"OPT_MAMBA_SKIP_DECODE_LOCK": "1"}}
+    for said in sent((tracking(*TRACKED) | unlocked, CROWD), (config() | unlocked, CROWD)):
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert said["done"]["release_state"] > 0
+
+
+@pytest.mark.engine
 def test_tracked_states_are_followed_by_the_law() -> None:
     one = config(*TRACKED, "--max-mamba-cache-size", "15")
     single, doubled, lazy, session = sent(

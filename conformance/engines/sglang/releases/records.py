@@ -13,6 +13,7 @@ STATE, TRACKS, NEXT_TRACK = "mamba_pool_idx", "mamba_ping_pong_track_buffer", "m
 TRACKED = "mamba_last_track_seqlen"  # the field for the length of the text whose state was tracked last
 MATCHED = "mamba_cow_src_index"  # the field for the state of the matched node, until a batch copies it
 WINDOW = "SWA"  # the name of the component whose slots before a cursor are freed
+RECURRENT = "MAMBA"  # the name of the component that has the states of recurrent layers
 
 
 class RowLengths(NamedTuple):
@@ -148,6 +149,18 @@ def receipt(holder: Any) -> Any:
     if hasattr(holder, "lock"):
         return None if holder.lock is None else holder.lock.receipt
     return getattr(holder, "lock_receipt", holder)
+
+
+def leaves_state(holder: Any) -> bool:
+    """The holder has locked its node without the node's state, as it says in what it keeps to give the lock back."""
+    kept = receipt(holder)
+    if kept is None:
+        return False
+    skipped = getattr(kept, "skipped_lock_components", ())
+    node = locked_node(holder)
+    number = getattr(node, "id", node)
+    older = (part for part, nodes in getattr(kept, "skip_lock_node_ids", {}).items() if number in nodes)
+    return any(part.name == RECURRENT for part in (*skipped, *older))
 
 
 def window_released(holder: Any) -> bool:

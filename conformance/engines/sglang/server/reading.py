@@ -170,7 +170,8 @@ class ServerReader:
         if not is_handle(node) or not self._tree.number(node):
             return None  # the turn of a session that is gone names what is no node of a tree
         nodes = self._tree.path(node, tree)
-        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
+        there = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
+        state = there and not records.leaves_state(holder)
         if not self.windowed or records.window_released(holder):
             return LockHold(self._tree.number(node), None, text(nodes), state)
         mark = records.window_token(holder)
