@@ -654,6 +654,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         self._top = 0
         self._released = []
         self._released_count = 0
+        self._merged = 0, 0  # where the top was before the last merge, and where it was after
         held = self.num_pages + 1 if self._check_content else 0
         self.held = torch.zeros(held, dtype=torch.bool, device=self._device)
         self._serial = 0
@@ -673,9 +674,11 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         if self.found is not None:
             self.found.add_((free[1:] == free[:-1]).sum())
         # A new stack: a backup may still hold the old one. What lies below the top is never read.
-        self._top = self.num_pages - free.numel()
-        self._stack = torch.cat([self._stack[: self._top], free])
+        before, self._top = self._top, self.num_pages - free.numel()
+        self._stack = torch.empty_like(self._stack)
+        self._stack[self._top :] = free
         self._released, self._released_count = [], 0
+        self._merged = before, self._top
 
     # Pages in and out. No argument is checked but the number of pages: the callers have done so.
 
@@ -764,11 +767,14 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         known = self.backups.require(state, PoolState)
         self._in_order()
         self.backups.back_to(known)
-        # Nothing was freed since, so only allocations moved the top (or a merge built another stack).
-        merged = known.stack is not self._stack
-        self._stack, old_top, self._top = known.stack, self._top, known.top
+        # Nothing was freed since, so only allocations moved the top, and at most one merge built another stack.
+        if known.stack is self._stack:
+            back = self._stack[known.top : self._top]
+        else:
+            before, after = self._merged
+            back = torch.cat([known.stack[known.top : before], self._stack[after : self._top]])
+        self._stack, self._top = known.stack, known.top
         self._released, self._released_count = list(known.released), sum(map(len, known.released))
-        back = self.all_free() if merged else self._stack[self._top : old_top]
         self.mark(back, held=False)
         return back
 

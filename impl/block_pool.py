@@ -134,7 +134,9 @@ class BlockPool:
         """Every block loses its hash, as after new weights. False, with nothing changed, while a block has a holder."""
         if self._free < self.size:
             return False
-        self.hash_of = [None] * (self.size + 1)
+        for blocks in self.known.values():
+            for block in blocks:
+                self.hash_of[block] = None
         self.known.clear()
         self._changed()
         return True

@@ -36,7 +36,7 @@ class Tree(Protocol):
 
 def _acquire_kernel(  # type: ignore[no-untyped-def]
     nodes_ptr, numbers_ptr, held_ptr, path_ptr, stop_ptr, token_ptr, born_ptr, mamba_ptr, ref_ptr, weight_ptr,
-    protected_ptr, revivals, window, n_nodes, width, WINDOWED: tl.constexpr, STATEFUL: tl.constexpr,
+    protected_ptr, revivals, window, n_nodes, n_paths, width, WINDOWED: tl.constexpr, STATEFUL: tl.constexpr,
     COUNTING: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -44,7 +44,7 @@ def _acquire_kernel(  # type: ignore[no-untyped-def]
     number = tl.load(numbers_ptr + row)
     known = (node > 0) & (node < n_nodes)
     at = tl.arange(0, WIDTH)
-    path = tl.load(path_ptr + node * width + at, mask=at < tl.where(known, width, 0), other=0)
+    path = tl.load(path_ptr + node * width + at, mask=at < tl.where(known & (node < n_paths), width, 0), other=0)
     live = path > 0
 
     old = tl.atomic_add(ref_ptr + path, 1, mask=live, sem="relaxed")
@@ -79,7 +79,7 @@ def _acquire_kernel(  # type: ignore[no-untyped-def]
 
 
 def _release_kernel(  # type: ignore[no-untyped-def]
-    numbers_ptr, held_ptr, path_ptr, token_ptr, born_ptr, ref_ptr, weight_ptr, protected_ptr, n_nodes, width,
+    numbers_ptr, held_ptr, path_ptr, token_ptr, born_ptr, ref_ptr, weight_ptr, protected_ptr, n_nodes, n_paths, width,
     FULL: tl.constexpr, WINDOWED: tl.constexpr, STATE: tl.constexpr, COUNTING: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     number = tl.load(numbers_ptr + tl.program_id(0))
@@ -88,7 +88,7 @@ def _release_kernel(  # type: ignore[no-untyped-def]
     state = tl.load(held_ptr + number * 4 + 2)
     taken = tl.load(held_ptr + number * 4 + 3)
     at = tl.arange(0, WIDTH)
-    path = tl.load(path_ptr + node * width + at, mask=at < width, other=0)
+    path = tl.load(path_ptr + node * width + at, mask=at < tl.where(node < n_paths, width, 0), other=0)
     live = path > 0
 
     if FULL:
@@ -121,10 +121,10 @@ def acquire_triton(tree: Tree, nodes: Tensor, numbers: Tensor) -> None:
     ``nodes``: ``[n]`` int64 on the device, nodes of the tree. ``numbers``: ``[n]`` int64 on the device, those of the
     handles.
     """
-    nodes_in_all, width = tree.capacity + 1, tree.paths.table.shape[1]
+    nodes_in_all, (n_paths, width) = tree.capacity + 1, tree.paths.table.shape
     jit(_acquire_kernel)[(nodes.numel(),)](
         nodes, numbers, tree.held, tree.paths.table, tree.stop, tree.token, tree.born, tree.mamba, tree.counts.ref,
-        tree.counts.weight, tree.counts.protected, tree.revivals, tree.window, nodes_in_all, width,
+        tree.counts.weight, tree.counts.protected, tree.revivals, tree.window, nodes_in_all, n_paths, width,
         WINDOWED=tree.windowed, STATEFUL=tree.stateful, COUNTING=tree.counting, WIDTH=pow2(width),
     )  # fmt: skip
 
@@ -133,10 +133,10 @@ def release_triton(tree: Tree, numbers: Tensor, *, full: bool, state: bool) -> N
     """Give back what the handles of these numbers (``[n]`` int64 on the device) hold: the SWA parts, with ``full`` the
     full parts, with ``state`` the states. Without ``full`` their records say so afterwards.
     """
-    nodes_in_all, width = tree.capacity + 1, tree.paths.table.shape[1]
+    nodes_in_all, (n_paths, width) = tree.capacity + 1, tree.paths.table.shape
     jit(_release_kernel)[(numbers.numel(),)](
         numbers, tree.held, tree.paths.table, tree.token, tree.born, tree.counts.ref, tree.counts.weight,
-        tree.counts.protected, nodes_in_all, width,
+        tree.counts.protected, nodes_in_all, n_paths, width,
         FULL=full, WINDOWED=tree.windowed, STATE=tree.stateful and state, COUNTING=tree.counting, WIDTH=pow2(width),
     )  # fmt: skip
 

@@ -73,8 +73,11 @@ class LockHandle:
 
         ValueError once the handle is released.
         """
-        token = self._record()[1]
-        return 0 if token == NO_TOKEN else int((self.tree.token == token).nonzero()[0, 0])
+        node, token, *_ = self._record()
+        if token == NO_TOKEN:
+            return 0
+        path = self.tree.paths.one(node)
+        return int(path[self.tree.token.index_select(0, path).tolist().index(token)])
 
     @property
     def state(self) -> bool:
@@ -103,7 +106,8 @@ class LockTree:
     the node's key (tokens from the root); ``alive`` (is in the tree; false for the root); ``swa`` and ``mamba`` (the
     node has that part); ``full_ref``, ``swa_ref``, ``mamba_ref`` (how many handles hold each part); ``token``; ``born``
     (how many tombstones had come to life in the tree when the node's SWA part did, ``NEVER`` for a tombstone). The
-    paths take further ``capacity`` x depth of the deepest node entries of int64.
+    paths take further entries of int64: the most nodes that there were x depth of the deepest node, about. A call takes
+    time for the nodes that it is about, and none for the ``capacity``; ``check`` alone counts all.
 
     Every error is raised before anything changes. ``debug``: bad input is searched for on CUDA too, and every call ends
     with ``check``. ``backend``: ``torch``, or ``triton`` for locks in one launch; by default ``triton`` on CUDA.
@@ -358,7 +362,7 @@ class LockTree:
         """``merge`` takes this node: it is the only child of its parent, and every handle holds both alike."""
         node = self._node("node", node)
         above = int(self.parent[node])
-        if not above or bool(self.mamba[above]) or int((self.alive & (self.parent == above)).sum()) > 1:
+        if not above or bool(self.mamba[above]) or self.paths.children(above) > 1:
             return False
         # A handle on a node below holds the full parts of both, so with equal counts no handle ends at the parent.
         return bool(self.swa[above] == self.swa[node] and self.full_ref[above] == self.full_ref[node]) and (
@@ -451,7 +455,7 @@ class LockTree:
     def evict_leaf(self, node: int) -> None:
         """A leaf leaves the tree with all its parts. ValueError if the node has children or is held."""
         node = self._node("node", node)
-        _refuse(bool((self.alive & (self.parent == node)).any()), f"node: node {node} is not a leaf")
+        _refuse(self.paths.children(node) > 0, f"node: node {node} is not a leaf")
         _refuse(int(self.full_ref[node]) > 0, f"node: node {node} is held")
         span = self._span(node)
         self.sizes[FULL] -= span
@@ -564,7 +568,7 @@ class LockTree:
         # A number outside of the tables stops a CUDA device for good, so it must not come as far as the tables.
         if self._check_content and nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) <= self.capacity:
             raise ValueError(f"nodes must lie within 0..{self.capacity}, got {nodes.tolist()}")
-        return nodes, self.paths.of(nodes)
+        return nodes, self.paths.of_any(nodes)
 
     def _nodes(self, nodes: Tensor | Sequence[int]) -> Tensor:
         """``[n]`` int64 on the device."""

@@ -4,6 +4,8 @@ The path of a node is a row of one table: the nodes from below the root down to 
 root, and nothing is counted on the root. So the paths of a batch are one gather, and the counts of everything on them
 are changed by one scatter, whatever the size of the batch. On a CPU a single lock is faster with NumPy, on the memory
 of the tensors: an operation of torch takes longer there than what it does on a path.
+
+An edit of the tree touches the paths of the nodes below the edit alone. Which nodes these are is known on the host.
 """
 
 from __future__ import annotations
@@ -14,67 +16,128 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from impl.host import upload
+
 FULL, SWA, MAMBA = range(3)
 
 
+FEW = 1024  # rows that a table of paths begins with
+
+
 class Paths:
-    """``table``: ``[nodes, width]`` int64, wide enough for the deepest path; it grows by copying."""
+    """The paths of the nodes ``0..nodes - 1``, of which few are in the tree at first.
+
+    ``table``: ``[rows, width]`` int64, as wide as the deepest path and with a row for each node that has been in the
+    tree, at least; it grows by copying. A node without a row has never been in the tree.
+    """
 
     def __init__(self, nodes: int, device: torch.device) -> None:
-        self.table = torch.zeros((nodes, 4), dtype=torch.int64, device=device)
-        self._depth = [0] * nodes  # nodes in the path of each node; known on the host
+        self._nodes = nodes
+        self.table = torch.zeros((min(nodes, FEW), 4), dtype=torch.int64, device=device)
+        # On the host: how many nodes are in the path of each node, the node above it, and the nodes right below it.
+        self._depth = [0] * nodes
+        self._above = [0] * nodes
+        self._children: dict[int, set[int]] = {}
 
     def of(self, nodes: Tensor) -> Tensor:
-        """``[n, width]`` int64: the path of each node. IndexError, on CPU, for a number that is no row."""
+        """``[n, width]`` int64: the path of each node, which is in the tree."""
         return self.table.index_select(0, nodes)
 
+    def of_any(self, nodes: Tensor) -> Tensor:
+        """``of``; for a node that is not in the tree the answer means nothing."""
+        rows = len(self.table)
+        return self.of(nodes if rows == self._nodes else nodes.clamp(max=rows - 1))
+
+    def one(self, node: int) -> Tensor:
+        """``[depth]`` int64: the path of one node; a view."""
+        return self.table[node, : self._depth[node]]
+
     def alone(self, node: int) -> np.ndarray[Any, Any]:
-        """``[depth]`` int64: the path of one node, on CPU; a view."""
+        """``one``, on CPU."""
         path: np.ndarray[Any, Any] = self.table.numpy()[node, : self._depth[node]]
         return path
+
+    def children(self, node: int) -> int:
+        """How many nodes are right below the node."""
+        return len(self._children.get(node, ()))
 
     def add(self, leaf: int, under: int) -> None:
         """The path of a new leaf: that of ``under``, and the leaf itself."""
         depth = self._depth[under] + 1
-        self._widen(depth)
+        self._grow(leaf, depth)
         self.table[leaf] = self.table[under]
         self.table[leaf, depth - 1] = leaf
         self._depth[leaf] = depth
+        self._link(leaf, under)
 
     def insert(self, new: int, child: int) -> None:
         """Put ``new`` between ``child`` and its parent, in the path of the child and of every node below it."""
         at = self._depth[child] - 1
-        below = (self.table[:, at] == child).nonzero()[:, 0]
-        numbers = below.tolist()
-        self._widen(max(self._depth[n] for n in numbers) + 1)
-        rows = self.table[below]
-        self.table[new, :at] = rows[0, :at]
-        self.table[below] = torch.cat([rows[:, :at], torch.full_like(rows[:, :1], new), rows[:, at:-1]], 1)
-        self.table[new, at] = new
+        numbers = self._from(child)
+        self._grow(new, max(self._depth[n] for n in numbers) + 1)
+        below = self._index(numbers)
+        rows = self.of(below)
+        rows[:, at + 1 :] = rows[:, at:-1].clone()
+        rows[:, at] = new
+        self.table.index_copy_(0, below, rows)
+        self.table[new, : at + 1] = rows[0, : at + 1]
         self._depth[new] = at + 1
         for n in numbers:
             self._depth[n] += 1
+        self._link(new, self._above[child])
+        self._unlink(child)
+        self._link(child, new)
 
     def remove(self, node: int) -> None:
         """Take ``node`` out of the path of every node below it, and drop its own path."""
-        at = self._depth[node] - 1
-        below = (self.table[:, at] == node).nonzero()[:, 0]
-        rows = self.table[below]
-        self.table[below] = torch.cat([rows[:, :at], rows[:, at + 1 :], torch.zeros_like(rows[:, :1])], 1)
-        for n in below.tolist():
+        at, above = self._depth[node] - 1, self._above[node]
+        numbers = self._from(node)
+        below = self._index(numbers)
+        rows = self.of(below)
+        rows[:, at:-1] = rows[:, at + 1 :].clone()
+        rows[:, -1] = 0
+        self.table.index_copy_(0, below, rows)
+        for n in numbers:
             self._depth[n] -= 1
+        for child in self._children.pop(node):
+            self._link(child, above)
         self.drop(node)
 
     def drop(self, node: int) -> None:
-        """A node that left the tree has no path."""
+        """A leaf that left the tree has no path."""
         self.table[node] = 0
         self._depth[node] = 0
+        self._unlink(node)
 
-    def _widen(self, depth: int) -> None:
-        nodes, width = self.table.shape
-        if depth > width:
-            more = self.table.new_zeros((nodes, depth + depth // 4 - width))
-            self.table = torch.cat([self.table, more], 1)
+    def _link(self, node: int, above: int) -> None:
+        self._above[node] = above
+        self._children.setdefault(above, set()).add(node)
+
+    def _unlink(self, node: int) -> None:
+        above = self._above[node]
+        self._children[above].remove(node)
+        if not self._children[above]:
+            del self._children[above]
+
+    def _from(self, node: int) -> list[int]:
+        """The node and all nodes below it."""
+        found = [node]
+        for n in found:  # it grows meanwhile
+            found += self._children.get(n, ())
+        return found
+
+    def _index(self, nodes: list[int]) -> Tensor:
+        return upload(torch.tensor(nodes, dtype=torch.int64), self.table.device)
+
+    def _grow(self, node: int, depth: int) -> None:
+        """Room for the path of this node, and for paths of so many nodes."""
+        rows, width = self.table.shape
+        if node < rows and depth <= width:
+            return
+        most = rows if node < rows else min(self._nodes, max(2 * rows, node + 1))
+        grown = self.table.new_zeros((most, width if depth <= width else depth + depth // 4))
+        grown[:rows, :width] = self.table
+        self.table = grown
 
 
 class HeldNodes(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import compress
 from typing import Any, NamedTuple
 
 import torch
@@ -292,10 +293,10 @@ class RadixTree:
             self._take(heappop(with_state)[-1], gone, self._take_state)
         return gone
 
-    @staticmethod
-    def _having(part: Tensor) -> Iterator[int]:
+    def _having(self, part: Tensor) -> Iterator[int]:
         """The nodes that have a part; read when they are asked for."""
-        yield from part.nonzero()[:, 0].tolist()
+        nodes = list(self.entries)
+        yield from compress(nodes, part[nodes].tolist())
 
     def _oldest(self, nodes: Iterable[int], ref: Tensor, wanted: int) -> list[tuple[Any, int, int]]:
         """A heap of the nodes whose part nobody holds, by the tree's order; empty if nothing is wanted of them.
