@@ -525,7 +525,7 @@ def compat(
         ),
     ] = None,
     tests: Annotated[
-        bool, typer.Option("--tests", help="Run the engine's own tests, on its own classes and on ours.")
+        bool, typer.Option("--tests", help="Run the engine's own tests, on its own classes and on our classes.")
     ] = False,
     json: Out = None,
 ) -> None:

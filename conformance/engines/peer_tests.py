@@ -21,8 +21,8 @@ from typing import Any
 from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import EngineError, Json
 
-OWN, OURS = "own", "ours"
-VERDICTS = ("ours", "deliberate", "internals")
+OWN, STOOD_IN = "own", "slotproof"  # whose classes are tested
+VERDICTS = ("defect", "deliberate", "internals")
 _TIMEOUT_S = 1200
 _SHOWN = 160  # letters of the reason why a test fails
 
@@ -31,7 +31,7 @@ _SHOWN = 160  # letters of the reason why a test fails
 class Named:
     """A test that passes on the engine's own classes and fails on ours, and why.
 
-    ``verdict``: ``ours`` for a defect of ours, ``deliberate`` where ours refuse what the test does, ``internals`` where
+    ``verdict``: ``defect`` for one of ours, ``deliberate`` where ours refuse what the test does, ``internals`` where
     the test reads or writes private parts of the engine's class.
     """
 
@@ -71,14 +71,14 @@ def _why(report: Any) -> str:
 
 def child(arguments: Sequence[str], load: Callable[[Path, str, bool], object]) -> int:
     """The run of one process: ``SOURCE LABEL CLASSES TESTS OUT FILE...``. ``load``: imports the release of the folder
-    SOURCE, with our classes where CLASSES is ``ours``.
+    SOURCE, with our classes where CLASSES is ``slotproof``.
     """
     import pytest
 
     source, label, classes, tests, out, *files = arguments
     sys.path.insert(0, tests)
     try:
-        load(Path(source), label, classes == OURS)
+        load(Path(source), label, classes == STOOD_IN)
     except EngineError as error:
         print(first_line(message_of(error)), file=sys.stderr)
         return 3
@@ -138,25 +138,27 @@ class Peer:
 
     def compared(self, named: Mapping[str, Named]) -> Json:
         """What ``slotproof compat --tests`` shows. ``named``: by the name of a test why it fails on ours alone."""
-        return judged(self.files, self.ran(OWN), self.ran(OURS), named)
+        return judged(self.files, self.ran(OWN), self.ran(STOOD_IN), named)
 
 
-def judged(files: Sequence[str], own: Mapping[str, str], ours: Mapping[str, str], named: Mapping[str, Named]) -> Json:
+def judged(
+    files: Sequence[str], own: Mapping[str, str], stood_in: Mapping[str, str], named: Mapping[str, Named]
+) -> Json:
     """Two runs of the same tests, compared: ``files``, ``differences``, ``unnamed``, ``stale`` and ``both``, as
     docs/json.md says.
     """
-    names = [*dict.fromkeys([*own, *ours])]
+    names = [*dict.fromkeys([*own, *stood_in])]
     missing = "the test is not there with these classes"
-    alone = [name for name in names if not own.get(name, missing) and ours.get(name, missing)]
-    rows = [_difference(name, ours.get(name, missing), named.get(_short(name))) for name in alone]
+    alone = [name for name in names if not own.get(name, missing) and stood_in.get(name, missing)]
+    rows = [_difference(name, stood_in.get(name, missing), named.get(_short(name))) for name in alone]
     passing = {_short(name) for name in names if name not in alone}
     known = {_short(name) for name in alone}
     return {
-        "files": [_of_file(file, own, ours) for file in files],
+        "files": [_of_file(file, own, stood_in) for file in files],
         "differences": rows,
         "unnamed": [row["test"] for row in rows if not row["verdict"]],
         "stale": sorted(name for name in named if name in passing and name not in known),
-        "both": dict(Counter(own[name] for name in own if own[name] and ours.get(name)).most_common()),
+        "both": dict(Counter(own[name] for name in own if own[name] and stood_in.get(name)).most_common()),
     }
 
 
@@ -174,11 +176,11 @@ def _difference(name: str, error: str, why: Named | None) -> Json:
     }
 
 
-def _of_file(file: str, own: Mapping[str, str], ours: Mapping[str, str]) -> Json:
+def _of_file(file: str, own: Mapping[str, str], stood_in: Mapping[str, str]) -> Json:
     mine = [name for name in own if name.partition("::")[0] == file]
     return {
         "file": file,
         "tests": len(mine),
         "own": sum(not own[name] for name in mine),
-        "ours": sum(ours.get(name) == "" for name in mine),
+        "slotproof": sum(stood_in.get(name) == "" for name in mine),
     }

@@ -24,7 +24,7 @@ def run(engine: str, release: str | None, source: Path | None, json: Path | None
     found_engine = registry.plugin(engine)
     compat: Any = getattr(found_engine, "compat", None)
     if compat is None:
-        hint = "; its own tests run on ours with --tests" if hasattr(found_engine, "peer_tests") else ""
+        hint = "; its own tests run on our classes with --tests" if hasattr(found_engine, "peer_tests") else ""
         raise EngineError(f"{engine}: this engine has no class that our allocators can replace{hint}")
     registry.must_be_installed(found_engine)
     found: Json = compat(release, source)
@@ -59,26 +59,26 @@ def run_tests(engine: str, release: str | None, source: Path | None, json: Path 
     found: Json = peers(release, source)
     label = f"{engine} {release or source}"
     write_json(json, {"engine": engine, "release": release, "source": source and str(source), **found})
-    rows = [(row["file"], row["tests"], row["own"], row["ours"]) for row in found["files"]]
-    columns = ("file", "tests", "pass on its own classes", "pass on ours")
+    rows = [(row["file"], row["tests"], row["own"], row["slotproof"]) for row in found["files"]]
+    columns = ("file", "tests", "pass on its own classes", "pass on our classes")
     show(table(f"The tests of {label}", columns, rows))
     if found["differences"]:
         named = [(row["test"], row["verdict"] or "?", row["reason"] or row["error"]) for row in found["differences"]]
-        show(table("Tests that fail on ours alone", ("test", "verdict", "why"), named, lines=True))
+        show(table("Tests that fail on our classes alone", ("test", "verdict", "why"), named, lines=True))
     for name in found["stale"]:
-        say(f"{name}: a reason is on record why it fails on ours, and it does not: take the reason off the list")
+        say(f"{name}: a reason is on record why it fails on our classes, and it does not: take the reason off the list")
     say(_summary(label, found))
     return BROKEN if found["unnamed"] or found["stale"] else HOLDS
 
 
 def _summary(label: str, found: Json) -> str:
     files = found["files"]
-    tests, own, ours = (sum(row[key] for row in files) for key in ("tests", "own", "ours"))
+    tests, own, stood_in = (sum(row[key] for row in files) for key in ("tests", "own", "slotproof"))
     verdicts = Counter(row["verdict"] or "without a reason" for row in found["differences"])
     alone = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-    differ = f"{len(found['differences'])} fail on ours alone" + (f" ({alone})" if alone else "")
+    differ = f"{len(found['differences'])} fail on our classes alone" + (f" ({alone})" if alone else "")
     return (
-        f"{label}: of {tests} tests {own} pass on its own classes and {ours} on ours; {differ}; "
+        f"{label}: of {tests} tests {own} pass on its own classes and {stood_in} on our classes; {differ}; "
         f"{sum(found['both'].values())} fail on both, since they need what is not installed here"
     )
 

@@ -143,11 +143,11 @@ class SGLangPlugin:
 
     @staticmethod
     def peer_tests(release: str | None, source: Path | None) -> dict[str, Any]:
-        """Its own tests of its allocators and its tree: ``EngineError``, since the package index has none."""
+        """Its own tests of its allocators and its tree: ``EngineError``, since they are not on the package index."""
         del release, source
         raise EngineError(
-            "sglang: its tests of its allocators and its tree are on no package index: neither the wheels of its "
-            "releases nor their source archives have them"
+            "sglang: its tests of its allocators and its tree are not on the package index: 0.5.23, the newest wheel "
+            "that was looked at, and 0.5.9, the newest source archive, leave them out"
         )
 
     def compat(self, release: str | None, source: Path | None) -> dict[str, Any]:

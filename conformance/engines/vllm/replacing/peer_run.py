@@ -56,13 +56,13 @@ def answers() -> dict[str, Any]:
     }
 
 
-def load(source: Path, label: str, ours: bool) -> Imported:
+def load(source: Path, label: str, stood_in: bool) -> Imported:
     """Imports the release, with our block pool in the place of its own if that is asked for."""
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     stubbed = (*(name for name in STUBBED if name not in REAL), *MORE_STUBS)
     found = importing.load(PACKAGE, source, label, stubbed, {"BlockPool": NEEDED["BlockPool"]}, answers())
     standins.released["tests"] = frozenset()  # the tests get stubs as the release does
-    if ours:
+    if stood_in:
         pool.put_in_place(found)
     # The front end of the package is not executed, and helpers of the tests ask it for this name.
     sys.modules[PACKAGE.name].SamplingParams = found.module("sampling_params").SamplingParams  # type: ignore[attr-defined]

@@ -23,12 +23,12 @@ FILES = (
 )
 _NEVER_FOUND = Named(
     "deliberate",
-    "the test passes free blocks without a hash as hits, and ours refuses to touch such a block: nobody can have found "
-    "it, and a manager that touches one shares a block whose contents nobody knows",
+    "the test passes free blocks without a hash as hits, and our pool refuses to touch such a block: nobody can have "
+    "found it, and a manager that touches one shares a block whose contents nobody knows",
 )
 _NULL_HASH = Named(
     "internals",
-    "the test writes hashes into the pool's own map, one of them for the null block, which ours never finds",
+    "the test writes hashes into the pool's own map, one of them for the null block, which our pool never finds",
 )
 # By FILE::TEST, without folders and parameters: why a test fails on ours alone.
 NAMED: dict[str, Named] = {
@@ -56,4 +56,4 @@ def peer(release: str | None, source: Path | None, files: tuple[str, ...] = FILE
     there = tuple(file for file in files if (tests / file).is_file())
     if not there:
         raise EngineError(f"{WHEELS.package} {label}: none of the tests of its block pool that are known is there")
-    return Peer("conformance.engines.vllm.replacing.peer_run", root, label, tests, there)
+    return Peer(f"{__package__}.peer_run", root, label, tests, there)

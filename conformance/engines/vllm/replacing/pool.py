@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from conformance.engines.importing import Imported
-from conformance.engines.vllm.replacing.views import FreeQueue, Further, HashMap, block_class
+from conformance.engines.vllm.replacing.views import BlockView, FreeQueue, Further, HashMap, block_class
 from impl.block_pool import BlockPool
 
 POOL, UTILS = "v1.core.block_pool", "v1.core.kv_cache_utils"
@@ -31,13 +31,16 @@ class OurCalls:
     def __init__(self, num_gpu_blocks: int, *args: Any, **options: Any) -> None:
         super().__init__(num_gpu_blocks, *args, **options)  # type: ignore[call-arg]
         me: Any = self
-        self.ours = BlockPool(max(1, num_gpu_blocks - 1), nameless_first=True)
+        self.impl = BlockPool(max(1, num_gpu_blocks - 1), nameless_first=True)
         me.blocks = [self.block_kind(number, me) for number in range(num_gpu_blocks)]
         me.null_block = me.blocks[0]
         me.null_block.is_null = True
-        me.free_block_queue = FreeQueue(self.ours, me.blocks)
-        me.cached_block_hash_to_block = HashMap(self.ours, me.blocks)
-        me.cached_block_hashes_by_block = Further(self.ours)
+        me.free_block_queue = FreeQueue(self.impl, me.blocks)
+        me.cached_block_hash_to_block = HashMap(self.impl, me.blocks)
+        me.cached_block_hashes_by_block = Further(self.impl)
+        # Older releases have neither.
+        me._reuse_watchers = {}
+        vars(me).setdefault("metrics_collector", None)
 
     # Holders.
 
@@ -46,24 +49,27 @@ class OurCalls:
         me: Any = self
         if num_blocks > me.get_num_free_blocks():
             raise ValueError(f"{num_blocks} blocks are asked for, and {me.get_num_free_blocks()} are free")
-        for number in list(islice(self.ours.queue(), num_blocks)):
+        for number in list(islice(self.impl.queue(), num_blocks)):
             me._maybe_evict_cached_block(me.blocks[number])
-        taken = [me.blocks[number] for number in self.ours.alloc(num_blocks) or []]
-        if getattr(me, "_reuse_watchers", None):
+        taken = [me.blocks[number] for number in self.impl.alloc(num_blocks) or []]
+        if me._reuse_watchers:
             me._notify_reuse(taken)
-        self._metrics("on_block_allocated", taken)
+        for block in taken if me.metrics_collector else ():
+            me.metrics_collector.on_block_allocated(block)
         return taken
 
     def touch(self, blocks: Iterable[Any]) -> None:
         """``touch``."""
         named = [block for block in blocks if not block.is_null]
-        self.ours.touch([block.block_id for block in named])
-        self._metrics("on_block_accessed", named)
+        self.impl.touch([block.block_id for block in named])
+        collector: Any = vars(self)["metrics_collector"]
+        for block in named if collector else ():
+            collector.on_block_accessed(block)
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
         """``free``; blocks of another pool go back to that one."""
         mine, others = self._by_pool(ordered_blocks)
-        self.ours.free([block.block_id for block in mine])
+        self.impl.free([block.block_id for block in mine])
         for pool, blocks in others.items():
             pool.free_blocks(blocks)
 
@@ -71,13 +77,13 @@ class OurCalls:
         """``free``, with all of them kept: somebody reads them until they are handed out again."""
         me: Any = self
         named = list(blocks)
-        self.ours.free([block.block_id for block in named], kept=True)
+        self.impl.free([block.block_id for block in named], kept=True)
         me._reuse_watchers.update({block.block_id: on_reuse for block in named})
 
     def get_num_free_blocks(self) -> int:
         """``available_size``; a pool of the null block alone has none."""
         me: Any = self
-        return self.ours.available_size() if me.num_gpu_blocks > 1 else 0
+        return self.impl.available_size() if me.num_gpu_blocks > 1 else 0
 
     # The prefix cache. A block that a test has made itself is in no pool, and stays with the release's class.
 
@@ -86,11 +92,11 @@ class OurCalls:
         if not isinstance(block, self.block_kind):
             theirs: Any = super()
             return list(theirs._remove_cached_block_hashes(block))
-        first = self.ours.hash_of[block.block_id]
+        first = self.impl.hash_of[block.block_id]
         if first is None:
             return []
-        removed = [first, *self.ours.more.get(block.block_id, ())]
-        self.ours.evict([block.block_id])
+        removed = [first, *self.impl.more.get(block.block_id, ())]
+        self.impl.evict([block.block_id])
         block.tokens_of_hash = None
         return removed
 
@@ -101,18 +107,18 @@ class OurCalls:
             theirs._insert_block_hash(block_hash_with_group_id, block, num_tokens=num_tokens)
             return
         number, known = block.block_id, block_hash_with_group_id
-        if self.ours.hash_of[number] is None:
-            self.ours.cache([number], [known])
+        if self.impl.hash_of[number] is None:
+            self.impl.cache([number], [known])
             block.tokens_of_hash = num_tokens
         else:
-            self.ours.cache_also(number, known)
+            self.impl.cache_also(number, known)
 
     def reset_prefix_cache(self) -> bool:
         """``reset``."""
         me: Any = self
-        if not self.ours.reset():
+        if not self.impl.reset():
             return False
-        if getattr(me, "_reuse_watchers", None):
+        if me._reuse_watchers:
             me._notify_reuse([me.blocks[number] for number in list(me._reuse_watchers)])
         for block in me.blocks:
             block.tokens_of_hash = None
@@ -126,21 +132,15 @@ class OurCalls:
         mine: list[Any] = []
         others: dict[Any, list[Any]] = {}
         for block in blocks:
-            pool = getattr(block, "pool", None)
             if block.is_null:
                 continue
-            if pool is None:
+            if not isinstance(block, BlockView):
                 block.ref_cnt -= 1  # a test has made it itself: it is in no pool
-            elif pool is self:
+            elif block.pool is self:
                 mine.append(block)
             else:
-                others.setdefault(pool, []).append(block)
+                others.setdefault(block.pool, []).append(block)
         return mine, others
-
-    def _metrics(self, call: str, blocks: Iterable[Any]) -> None:
-        collector: Any = getattr(self, "metrics_collector", None)
-        for block in blocks if collector else ():
-            getattr(collector, call)(block)
 
 
 def pool_class(imported: Imported) -> type[Any]:

@@ -17,15 +17,17 @@ from impl.block_pool import NULL, BlockPool
 class BlockView:
     """A block, which keeps its number, and reads all else from the tables of its pool."""
 
+    pool: Any
+
     def __init__(self, number: int, pool: Any) -> None:
         me: Any = self
         me.block_id, me.pool, me.is_null = number, pool, False
         self.tokens_of_hash: int | None = None
 
     @property
-    def _ours(self) -> BlockPool:
+    def _impl(self) -> BlockPool:
         me: Any = self
-        found: BlockPool = me.pool.ours
+        found: BlockPool = me.pool.impl
         return found
 
     @property
@@ -36,22 +38,22 @@ class BlockView:
     @property
     def ref_cnt(self) -> int:
         """Its holders."""
-        return self._ours.refs[self._number]
+        return self._impl.refs[self._number]
 
     @ref_cnt.setter
     def ref_cnt(self, count: int) -> None:
         if count == self.ref_cnt + 1:
-            self._ours.touch([self._number])
+            self._impl.touch([self._number])
         else:
-            self._ours.refs[self._number] = count
+            self._impl.refs[self._number] = count
 
     @property
     def _block_hash(self) -> Any:
-        return self._ours.hash_of[self._number]
+        return self._impl.hash_of[self._number]
 
     @_block_hash.setter
     def _block_hash(self, block_hash: Any) -> None:
-        self._ours.hash_of[self._number] = block_hash
+        self._impl.hash_of[self._number] = block_hash
 
     @property
     def _block_hash_num_tokens(self) -> int | None:
@@ -105,26 +107,26 @@ class _End:
 class FreeQueue:
     """The free queue of our pool, as the release's own shows it."""
 
-    def __init__(self, ours: BlockPool, blocks: list[Any]) -> None:
-        self._ours, self._blocks = ours, blocks
+    def __init__(self, impl: BlockPool, blocks: list[Any]) -> None:
+        self._impl, self._blocks = impl, blocks
         self.fake_free_list_head, self.fake_free_list_tail = _End(self), _End(self)
 
     @property
     def num_free_blocks(self) -> int:
         """How many blocks are free."""
-        return self._ours.available_size() if len(self._blocks) > 1 else 0
+        return self._impl.available_size() if len(self._blocks) > 1 else 0
 
     def get_all_free_blocks(self) -> list[Any]:
         """The free blocks, from the one that is taken next on."""
-        return [self._blocks[number] for number in self._ours.queue()]
+        return [self._blocks[number] for number in self._impl.queue()]
 
     def after(self, number: int) -> Any:
         """The block behind this one, or the end of the queue."""
-        return self._at(pairwise([NULL, *self._ours.queue(), NULL]), number, self.fake_free_list_tail)
+        return self._at(pairwise([NULL, *self._impl.queue(), NULL]), number, self.fake_free_list_tail)
 
     def before(self, number: int) -> Any:
         """The block before this one, or the end of the queue."""
-        return self._at(pairwise([NULL, *self._ours.queue_backward(), NULL]), number, self.fake_free_list_head)
+        return self._at(pairwise([NULL, *self._impl.queue_backward(), NULL]), number, self.fake_free_list_head)
 
     def _at(self, pairs: Iterator[tuple[int, int]], number: int, end: _End) -> Any:
         found = next((then for first, then in pairs if first == number), NULL)
@@ -157,25 +159,25 @@ class _Shown(dict[Any, Any]):
 class HashMap:
     """By hash the blocks, as the release's own map shows it. A test may put blocks in that are in no pool."""
 
-    def __init__(self, ours: BlockPool, blocks: list[Any]) -> None:
-        self._ours, self._blocks = ours, blocks
+    def __init__(self, impl: BlockPool, blocks: list[Any]) -> None:
+        self._impl, self._blocks = impl, blocks
         self._strangers: dict[Any, dict[int, Any]] = {}
 
     @property
     def _cache(self) -> Mapping[Any, Any]:
         """By hash its block, or a dict of its blocks where it has several."""
-        known = {key: self._under(key) for key in [*self._ours.known, *self._strangers]}
+        known = {key: self._under(key) for key in [*self._impl.known, *self._strangers]}
         shown = {key: next(iter(found.values())) if len(found) == 1 else found for key, found in known.items()}
         return _Shown(shown, self)
 
     def _under(self, key: Any) -> dict[int, Any]:
-        mine = {number: self._blocks[number] for number in self._ours.known.get(key, ())}
+        mine = {number: self._blocks[number] for number in self._impl.known.get(key, ())}
         return {**mine, **self._strangers.get(key, {})}
 
     def get_one_block(self, key: Any) -> Any:
         """``find``."""
         if key not in self._strangers:
-            found = self._ours.find(key)
+            found = self._impl.find(key)
             return None if found is None else self._blocks[found]
         return next(iter(self._under(key).values()))
 
@@ -186,14 +188,14 @@ class HashMap:
     def insert(self, key: Any, block: Any) -> None:
         """Puts a block into the table."""
         if self._is_mine(block):
-            self._ours.known.setdefault(key, {})[block.block_id] = None
+            self._impl.known.setdefault(key, {})[block.block_id] = None
         else:
             self._strangers.setdefault(key, {})[block.block_id] = block
 
     def pop(self, key: Any, block_id: int) -> Any:
         """Takes a block out of the table; ``None`` if it is not there under this hash."""
         found = self._under(key).get(block_id)
-        for table in (self._strangers, self._ours.known):
+        for table in (self._strangers, self._impl.known):
             alike: dict[int, Any] = table.get(key, {})
             if alike.pop(block_id, alike) is not alike and not alike:
                 del table[key]
@@ -201,12 +203,12 @@ class HashMap:
 
     def forget(self, key: Any) -> None:
         """Takes all blocks of this hash out of the table."""
-        self._ours.known.pop(key, None)
+        self._impl.known.pop(key, None)
         self._strangers.pop(key, None)
 
     def clear(self) -> None:
         """Takes all blocks out of the table."""
-        self._ours.known.clear()
+        self._impl.known.clear()
         self._strangers.clear()
 
     def __len__(self) -> int:
@@ -219,14 +221,14 @@ class HashMap:
 class Further(Mapping[int, set[Any]]):
     """By block its further hashes."""
 
-    def __init__(self, ours: BlockPool) -> None:
-        self._ours = ours
+    def __init__(self, impl: BlockPool) -> None:
+        self._impl = impl
 
     def __getitem__(self, block_id: int) -> set[Any]:
-        return set(self._ours.more[block_id])
+        return set(self._impl.more[block_id])
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._ours.more)
+        return iter(self._impl.more)
 
     def __len__(self) -> int:
-        return len(self._ours.more)
+        return len(self._impl.more)
