@@ -138,10 +138,11 @@ def have(files: tuple[str, ...]) -> Peer:
 
 @pytest.mark.engine
 def test_tests_of_managers_run_on_our_pool() -> None:
-    found = have(SMALL).compared(peers.NAMED)
-    assert (found["unnamed"], found["stale"]) == ([], [])
-    (row,) = found["files"]
-    assert (row["tests"], row["own"], row["slotproof"]) == (49, 49, 48)
+    found = have(SMALL).ran(peer_tests.STOOD_IN)
+    failed = [name.rpartition("/")[2] for name, why in found.items() if why]
+    assert len(found) == 49
+    assert failed == ["test_single_type_kv_cache_manager.py::test_evictable_cached_blocks_not_double_allocated"]
+    assert failed[0] in peers.NAMED
 
 
 @pytest.mark.soak
