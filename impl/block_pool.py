@@ -21,23 +21,28 @@ class BlockPool:
 
     Block 0 is the null block: callers put it where a request needs no block, calls pass over it, and it is never handed
     out. A block without holders is in the free queue: blocks are taken from its head, and come back to its tail. A free
-    block keeps its hash, and can be found by it, until it is taken.
+    block keeps its hash, and can be found by it, until it is taken. ``nameless_first``: a block without a hash comes
+    back to the head, since nobody can find it.
 
     A *hash* names what a block contains. It must cover all on which the content depends: the whole text up to the end
     of the block, the group of layers, the adapter. Any hashable value will do. Several blocks can have one hash; the
-    one that got it first is found.
+    one that got it first is found. A block can have further hashes, which name beginnings of its text.
 
     Tables to read, which only the calls write: ``refs``, the number of holders by block; ``hash_of``, the hash by block
-    (``None`` for none); ``known``, for each hash its blocks, oldest first.
+    (``None`` for none); ``more``, the further hashes of those blocks that have some; ``known``, for each hash its
+    blocks, oldest first; ``kept``, the free blocks that somebody still reads.
 
     Every error is raised before anything changes. ``debug``: every call ends with ``check``.
     """
 
-    def __init__(self, size: int, *, debug: bool = False) -> None:
+    def __init__(self, size: int, *, nameless_first: bool = False, debug: bool = False) -> None:
         self.size, self.debug = integer("size", size, 1), debug
+        self._nameless_first = nameless_first
         self.refs = [0] * (size + 1)
         self.hash_of: list[Hashable | None] = [None] * (size + 1)
+        self.more: dict[int, dict[Hashable, None]] = {}
         self.known: dict[Hashable, dict[int, None]] = {}
+        self.kept: set[int] = set()
         # The free queue as a ring through block 0, which stands before its head and behind its tail.
         self._next = [*range(1, size + 1), NULL]
         self._before = [size, *range(size)]
@@ -75,9 +80,11 @@ class BlockPool:
         return taken
 
     def touch(self, blocks: Sequence[int]) -> None:
-        """Each block gets one holder more. ValueError for a free block without a hash: ``alloc`` gives those."""
+        """Each block gets one holder more. ValueError for a free block that has no hash and was not kept: ``alloc``
+        gives those.
+        """
         for block in self._different(blocks):
-            if not self.refs[block] and self.hash_of[block] is None:
+            if not self.refs[block] and self.hash_of[block] is None and block not in self.kept:
                 raise ValueError(f"blocks: block {block} is free and has no hash, so nobody can have found it")
         for block in filter(None, blocks):
             if not self.refs[block]:
@@ -85,8 +92,10 @@ class BlockPool:
             self.refs[block] += 1
         self._changed()
 
-    def free(self, blocks: Sequence[int]) -> None:
-        """Each block loses one holder. Those without holders go to the tail of the free queue, in this order.
+    def free(self, blocks: Sequence[int], *, kept: bool = False) -> None:
+        """Each block loses one holder. Those without holders go to the tail of the free queue, in this order; with
+        ``nameless_first`` those of them that have no hash go to its head, in this order. ``kept``: somebody still
+        reads them. All go to the tail, and each can be touched again until it is taken.
 
         ValueError for a block that has no holder, or fewer than the times that it is named.
         """
@@ -94,10 +103,18 @@ class BlockPool:
             if self.refs[block] < times:
                 held = self.refs[block]
                 raise ValueError(f"blocks: block {block} has {held} holders, and is given back {times} times")
+        before = NULL  # what goes to the head stands behind this block
         for block in filter(None, blocks):
             self.refs[block] -= 1
-            if not self.refs[block]:
+            if self.refs[block]:
+                continue
+            if kept:
+                self.kept.add(block)
+            if kept or not self._nameless_first or self.hash_of[block] is not None:
                 self._link(block)
+            else:
+                self._link(block, before)
+                before = block
         self._changed()
 
     # The prefix cache.
@@ -124,8 +141,21 @@ class BlockPool:
                 self.known.setdefault(known, {})[block] = None
         self._changed()
 
+    def cache_also(self, block: int, block_hash: Hashable) -> None:
+        """A block that has a hash is found by this one too.
+
+        ValueError for a block that is free or has no hash.
+        """
+        self._different([block])
+        if block == NULL or not self.refs[block] or self.hash_of[block] is None:
+            raise ValueError(f"block: block {block} must have a holder and a hash, before it gets a further hash")
+        if block_hash != self.hash_of[block]:
+            self.more.setdefault(block, {})[block_hash] = None
+            self.known.setdefault(block_hash, {})[block] = None
+        self._changed()
+
     def evict(self, blocks: Sequence[int]) -> None:
-        """The blocks lose their hashes, so that nobody finds them any more. Who holds one keeps it."""
+        """The blocks lose all their hashes, so that nobody finds them any more. Who holds one keeps it."""
         for block in self._different(blocks):
             self._forget(block)
         self._changed()
@@ -137,6 +167,7 @@ class BlockPool:
         for blocks in self.known.values():
             for block in blocks:
                 self.hash_of[block] = None
+        self.more.clear()
         self.known.clear()
         self._changed()
         return True
@@ -152,11 +183,12 @@ class BlockPool:
                 raise ValueError(f"blocks must lie in 1..{self.size} (0 is the null block), got {block}")
         return named
 
-    def _link(self, block: int) -> None:
-        """The block goes to the tail of the free queue."""
-        last = self._before[NULL]
-        self._next[last], self._before[block] = block, last
-        self._next[block], self._before[NULL] = NULL, block
+    def _link(self, block: int, before: int | None = None) -> None:
+        """The block goes to the tail of the free queue, or behind the block ``before``; behind block 0 is the head."""
+        before = self._before[NULL] if before is None else before
+        after = self._next[before]
+        self._next[before], self._before[block] = block, before
+        self._next[block], self._before[after] = after, block
         self._free += 1
 
     def _unlink(self, block: int) -> None:
@@ -164,17 +196,19 @@ class BlockPool:
         before, after = self._before[block], self._next[block]
         self._next[before], self._before[after] = after, before
         self._free -= 1
+        self.kept.discard(block)
 
     def _forget(self, block: int) -> None:
-        """The block loses its hash; others with this hash keep theirs."""
+        """The block loses its hashes; others with one of them keep theirs."""
         known = self.hash_of[block]
         if known is None:
             return
         self.hash_of[block] = None
-        alike = self.known[known]
-        del alike[block]
-        if not alike:
-            del self.known[known]
+        for one in (known, *self.more.pop(block, ())):
+            alike = self.known[one]
+            del alike[block]
+            if not alike:
+                del self.known[one]
 
     def _along(self, links: list[int]) -> Iterator[int]:
         """The ring of links from block 0 on, at most once around the pool: a broken ring may never come back."""
@@ -196,6 +230,7 @@ class BlockPool:
         expect("the blocks in the free queue", sorted(queue), free)
         expect("the free queue backward", list(self.queue_backward()), queue[::-1])
         expect("the number of free blocks", self._free, len(free))
-        found = {block: known for known, blocks in self.known.items() for block in blocks}
-        named = {block: known for block, known in enumerate(self.hash_of) if known is not None}
+        found = {(block, known) for known, blocks in self.known.items() for block in blocks}
+        named = {(block, known) for block, known in enumerate(self.hash_of) if known is not None}
+        named |= {(block, known) for block, hashes in self.more.items() for known in hashes}
         expect("the hashes by which blocks are found", found, named)

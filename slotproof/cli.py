@@ -520,17 +520,27 @@ def compat(
     release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
     source: Annotated[
         Path | None,
-        typer.Option(help="A folder with the engine's source code, which is read and not executed.", callback=_source),
+        typer.Option(
+            help="A folder with the engine's source code, which is read; --tests executes it.", callback=_source
+        ),
     ] = None,
+    tests: Annotated[
+        bool, typer.Option("--tests", help="Run the engine's own tests, on its own classes and on our classes.")
+    ] = False,
     json: Out = None,
 ) -> None:
     """List what an engine's code needs of our allocators and ours lack.
 
     The engine's source is read, not executed. Exit code 1 if ours lack a member without a documented reason.
+
+    With --tests the engine's own tests are downloaded and run, and each that fails on ours alone is listed with the
+    reason. Exit code 1 if one has no documented reason, or if a reason is no longer needed.
     """
     from slotproof.commands import compat as comparing
 
     _one_of(release, source)
+    if tests:
+        raise typer.Exit(comparing.run_tests(engine, release, source, json))
     raise typer.Exit(comparing.run(engine, release, source, json))
 
 

@@ -290,6 +290,8 @@ RELEASES = [
     A("compat ours", r"ours"),
     A("compat sglang --source nowhere", r"nowhere"),
     A("compat sglang --source folder", r"folder"),
+    A("compat toy --release 1.0 --tests", r"toy: this engine has no tests"),
+    A("compat vllm --source folder --tests", r"folder"),
 ]
 # Names that no system takes for a file. Added after the first run of the list.
 LONG = "x" * 5_000

@@ -30,6 +30,27 @@ def test_blocks_are_taken_from_the_head_and_come_back_to_the_tail() -> None:
     assert taken(pool, 2) == [4, 3]
 
 
+def test_a_block_without_a_hash_comes_back_to_the_head_if_that_is_asked_for() -> None:
+    pool = BlockPool(6, nameless_first=True, debug=True)
+    pool.cache(taken(pool, 5)[:2], ["a", "b"])
+    pool.free([3, 1, 4])
+    assert list(pool.queue()) == [3, 4, 6, 1]
+    pool.free([5, 2], kept=True)
+    assert list(pool.queue()) == [3, 4, 6, 1, 5, 2]
+    pool.touch([5])
+    assert (pool.kept, list(pool.queue())) == ({2}, [3, 4, 6, 1, 2])
+
+
+def test_a_block_is_found_by_each_of_its_hashes_until_it_loses_them_all() -> None:
+    pool = BlockPool(2, debug=True)
+    pool.cache(taken(pool, 2)[:1], ["abc"])
+    pool.cache_also(1, "ab")
+    pool.cache_also(1, "abc")
+    assert (pool.find("abc"), pool.find("ab"), pool.more) == (1, 1, {1: {"ab": None}})
+    pool.evict([1])
+    assert (pool.known, pool.more) == ({}, {})
+
+
 def test_a_call_that_does_not_fit_changes_nothing() -> None:
     pool = BlockPool(2, debug=True)
     before = table_of(pool)
@@ -94,6 +115,9 @@ ERRORS: list[tuple[Callable[[BlockPool], Any], str]] = [
     (lambda pool: pool.cache([2, 3], ["b", "c"]), "block 3 is free, and only who holds a block"),
     (lambda pool: pool.cache([2, 1], ["b", "b"]), "block 1 has another hash already: a"),
     (lambda pool: pool.cache([2], ["b", "c"]), "zip"),
+    (lambda pool: pool.cache_also(2, "b"), "block 2 must have a holder and a hash"),
+    (lambda pool: pool.cache_also(3, "b"), "block 3 must have a holder and a hash"),
+    (lambda pool: pool.cache_also(0, "b"), "block 0 must have a holder and a hash"),
     (lambda pool: pool.evict([1, 5]), r"blocks must lie in 1\.\.4"),
 ]
 
@@ -121,6 +145,7 @@ DAMAGE: list[tuple[Callable[[BlockPool], Any], str]] = [
     (lambda pool: pool._next.__setitem__(3, 3), "the blocks in the free queue"),
     (lambda pool: setattr(pool, "_free", 1), "the number of free blocks"),
     (lambda pool: pool.known.clear(), "the hashes by which blocks are found"),
+    (lambda pool: pool.more.update({1: {"b": None}}), "the hashes by which blocks are found"),
     (lambda pool: pool.hash_of.__setitem__(1, "b"), "the hashes by which blocks are found"),
 ]
 

@@ -35,9 +35,11 @@ SHARED = (
     "array_tl",
     "importing",
     "named",
+    "peer_tests",
     "registry",
     "scripts_alone",
     "side_by_side",
+    "source_tests",
     "standins",
     "wheels",
 )  # the modules of this folder that are no engines

@@ -212,10 +212,10 @@ def _pip(words: tuple[str, ...], seconds: float) -> tuple[str, str]:
         return "", f"nothing for {seconds:.0f} s; is the package index reachable?"
     except OSError as error:
         return "", str(error)
-    return ended.stdout, "" if ended.returncode == 0 else _reason(ended.stderr)
+    return ended.stdout, "" if ended.returncode == 0 else reason_of(ended.stderr)
 
 
-def _reason(stderr: str) -> str:
+def reason_of(stderr: str) -> str:
     """Return the last error line of pip, with a hint if the package index offered no version at all."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]

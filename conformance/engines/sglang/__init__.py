@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.driver.entrances import Entrances
 from conformance.driver.options import EngineOption
+from conformance.driver.protocol import EngineError
 from conformance.engines.sglang.kinds import KINDS
 from conformance.stems.kinds import Kinds
 
@@ -139,6 +140,15 @@ class SGLangPlugin:
         from conformance.engines.sglang.driving.comparison import Comparison
 
         return Comparison(self._import(release, None), device)
+
+    @staticmethod
+    def peer_tests(release: str | None, source: Path | None) -> dict[str, Any]:
+        """Its own tests of its allocators and its tree: ``EngineError``, since they are not on the package index."""
+        del release, source
+        raise EngineError(
+            "sglang: its tests of its allocators and its tree are not on the package index: 0.5.23, the newest wheel "
+            "that was looked at, and 0.5.9, the newest source archive, leave them out"
+        )
 
     def compat(self, release: str | None, source: Path | None) -> dict[str, Any]:
         """What the code of a release or a checkout touches of its allocators, and what of that ours lack: see

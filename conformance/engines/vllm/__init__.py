@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.driver.entrances import Entrances
-from conformance.driver.protocol import EngineError
+from conformance.driver.protocol import EngineError, Json
 
 if TYPE_CHECKING:
     from conformance.engines.registry import Loaded
@@ -84,6 +84,12 @@ class VLLMPlugin:
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""
         _wheels().known(release, self.releases)
+
+    def peer_tests(self, release: str | None, source: Path | None) -> Json:
+        """The release's own tests of its block pool, run on its own and on ours."""
+        from conformance.engines.vllm.replacing import peers
+
+        return peers.peer(release, source).compared(peers.NAMED)
 
     @staticmethod
     def newest() -> str:

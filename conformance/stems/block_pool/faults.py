@@ -97,17 +97,17 @@ class KeepsHashOfTaken(BlockPool):
 class FreesForAll(BlockPool):
     """A request that ends frees its blocks for all who hold them."""
 
-    def free(self, blocks: Sequence[int]) -> None:
+    def free(self, blocks: Sequence[int], *, kept: bool = False) -> None:
         """Frees each block, however many holders it has."""
-        super().free([block for block in blocks for _ in range(self.refs[block])])
+        super().free([block for block in blocks for _ in range(self.refs[block])], kept=kept)
 
 
 class FreesTwice(BlockPool):
     """The block that a request gives back first is put into the free queue again when the request has ended."""
 
-    def free(self, blocks: Sequence[int]) -> None:
+    def free(self, blocks: Sequence[int], *, kept: bool = False) -> None:
         """Frees the blocks, and puts the first one of several into the queue once more."""
-        super().free(blocks)
+        super().free(blocks, kept=kept)
         if len(blocks) > 1 and blocks[0] and not self.refs[blocks[0]]:
             self._link(blocks[0])
 
@@ -115,9 +115,9 @@ class FreesTwice(BlockPool):
 class KeepsWhatHasNoHash(BlockPool):
     """Blocks without a hash, such as those of drafts, never come back to the free queue."""
 
-    def free(self, blocks: Sequence[int]) -> None:
+    def free(self, blocks: Sequence[int], *, kept: bool = False) -> None:
         """Frees the blocks that have a hash, and forgets the others."""
-        super().free([block for block in blocks if self.hash_of[block] is not None])
+        super().free([block for block in blocks if self.hash_of[block] is not None], kept=kept)
         for block in blocks:
             if self.hash_of[block] is None and block:
                 self.refs[block] -= 1
