@@ -96,6 +96,10 @@ class HostConnector(AllGroups):
         flushed, self._flushed = self._flushed, ()
         return flushed
 
+    def held(self) -> Mapping[int, int]:
+        """How many copies hold each device block: none, since the workers wait before a block is handed out again."""
+        return {}
+
     def ended(self) -> Mapping[int, Tables]:
         """No other server reads blocks."""
         return {}

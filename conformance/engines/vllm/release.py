@@ -22,7 +22,7 @@ from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
-from conformance.engines.vllm import host_connector, settings
+from conformance.engines.vllm import host_connector, host_pool, settings
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.host_connector import HostConnector
 from conformance.engines.vllm.names import DigestTexts
@@ -290,9 +290,10 @@ class VLLMRelease:
             num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers, **self._tuned(setup.tuning)
         )
         if setup.host is not None:
-            if not self.imported.has(f"{host_connector.CONNECTOR}.config"):
+            if not setup.host.pool and not self.imported.has(f"{host_connector.CONNECTOR}.config"):
                 raise Unsupported("the release's connector to host memory is not known")
-            vars(config.kv_transfer_config)["connector"] = partial(host_connector.made, self.imported, host=setup.host)
+            make = host_pool.made if setup.host.pool else host_connector.made
+            vars(config.kv_transfer_config)["connector"] = partial(make, self.imported, host=setup.host)
         build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(
             vllm_config=config,

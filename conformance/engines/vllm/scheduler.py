@@ -169,9 +169,9 @@ class VLLMScheduler:
 
     def snapshot(self) -> BlockCacheSnapshot:
         """The fields of the scheduler, its managers, its requests and its pool."""
-        pool = self._manager.block_pool
+        shown = reading.pool(self._release, self._manager.block_pool, self._named)
         return BlockCacheSnapshot(
-            pool=reading.pool(self._release, pool, self._named),
+            pool=(free := reading.unheld(shown, {} if self._host is None else self._host.held())),
             requests={
                 int(name): self._known(request)
                 for name, request in self._scheduler.requests.items()
@@ -179,6 +179,7 @@ class VLLMScheduler:
             },
             deferred=tuple(self._release.deferred(self._scheduler)),
             host=None if self._host is None else self._host.shown(),
+            lent=tuple(free.free[len(shown.free) :]),
         )
 
     def published(self) -> PublishedEvents | None:
@@ -310,5 +311,10 @@ def _host(config: Json | None) -> HostTier | None:
     if config is None:
         return None
     return HostTier(
-        config["slots"], config["blocks_per_slot"], config["policy"], config["threshold"], config["prompt_only"]
+        config["slots"],
+        config["blocks_per_slot"],
+        config["policy"],
+        config["threshold"],
+        config["prompt_only"],
+        config.get("pool", ""),
     )
