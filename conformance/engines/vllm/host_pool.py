@@ -121,6 +121,7 @@ class HostPoolConnector(HostConnector):
             available=pool.get_num_free_blocks() - len(evictable),
             listed=evictable,
             busy=self.has_pending_push_work(),
+            reading=Counter(place for copies in self._loading.values() for place, _ in copies),
         )
 
     # What a scheduler calls.

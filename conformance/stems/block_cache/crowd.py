@@ -8,7 +8,16 @@ from typing import Any
 
 from conformance.driver.lockstep import Law
 from conformance.driver.trace import Trace
-from conformance.stems.block_cache.rules import CONFIG, DRAFTS, HOST_POOLS, HOSTS, LAYERS, MOST_STEPS, TUNINGS, BlockCacheMachine
+from conformance.stems.block_cache.rules import (
+    CONFIG,
+    DRAFTS,
+    HOST_POOLS,
+    HOSTS,
+    LAYERS,
+    MOST_STEPS,
+    TUNINGS,
+    BlockCacheMachine,
+)
 
 ROUNDS = 12  # of a run
 MOVES = (4, 8)  # of a round, at least and at most

@@ -23,6 +23,11 @@ class IdleCopies:
     def __init__(self, blocks: int) -> None:
         self._most, self._copied = 2 * blocks, 0
 
+    def completed(self, shown: HostTierSnapshot | None) -> None:
+        """A step is done. A server without requests and without a copy under way makes no other step."""
+        if shown is None or not shown.busy:
+            self._copied = 0
+
     def launched(self, step: Launched, has_requests: bool) -> None:
         """The scheduler has made a step. Raises ``Finding`` if its copies come to no end."""
         copied = sum(map(len, step.stores.values()))

@@ -178,14 +178,13 @@ class BlockCacheEngine(Engine, Protocol):
     request of whose transfer a part did not come: ``recompute``, if left out, or ``fail``, which ends it with an
     error), ``host`` (host memory to which computed blocks are copied and from which they are loaded, no such memory if
     left out; with ``transfers``, and then no KV cache comes from other servers: ``slots``, ``blocks_per_slot``,
-    ``policy``, ``threshold``: how often a block is offered before it is copied, ``prompt_only``, and ``pool``:
-    host memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks until it is done,
-    see ``HostConfig``), ``tuning`` (an engine
-    may have none of these; ``retention``: layers with a window or with states keep a prefix in the prefix cache at the
-    end of a prompt and where texts part, and every ``retention`` tokens where it is not 0, at each block if left out;
-    ``watermark``: a request is admitted beside others only where so many blocks stay free; ``interval``: of so many
-    steps one computes prompts; ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first
-    chunk alone).
+    ``policy``, ``threshold``: how often a block is offered before it is copied, ``prompt_only``, and ``pool``: host
+    memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks until it is done, see
+    ``HostConfig``), ``tuning`` (an engine may have none of these; ``retention``: layers with a window or with states
+    keep a prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where
+    it is not 0, at each block if left out; ``watermark``: a request is admitted beside others only where so many blocks
+    stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where
+    its whole prompt fits, not its first chunk alone).
 
     ``moves``: what was done to blocks in the last call, in order.
     """

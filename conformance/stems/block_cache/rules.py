@@ -46,8 +46,8 @@ HOSTS = tuple(
         (4, 2, "lru", 0, False),
     )
 )
-# Host memory as a pool of blocks. None is ``lazy`` with fewer blocks than the device: vLLM's connector copies without end
-# there (``copies_to_the_host_end``).
+# Host memory as a pool of blocks. None is ``lazy`` with fewer blocks than the device: there a known engine copies without
+# end (``copies_to_the_host_end``).
 HOST_POOLS = tuple(
     {**HOSTS[0], "slots": slots, "pool": pool} for slots, pool in ((24, "eager"), (6, "eager"), (24, "lazy"))
 )
@@ -217,7 +217,7 @@ class BlockCacheMachine(StemMachine):
         self.do("reset", preempt=False)
 
     def _copy_all(self) -> None:
-        """A scheduler whose host memory is a pool of blocks may have blocks left that it copies when nobody is there."""
+        """A scheduler whose host memory is a pool of blocks may have blocks left to copy when nobody is there."""
         for _ in range(MOST_STEPS if "pool" in self.begun.config.get("host", {}) else 0):
             if self.begun.exchange.is_quiet() and not self.begun.seen.lent:
                 return

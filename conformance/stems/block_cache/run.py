@@ -198,6 +198,7 @@ class BlockCacheRun:
         told = (transfers,) if self.config.get("transfers", False) else ()
         done: Completed = yield EngineCall("complete", partial(self.engine.complete, sampled, *told))
         self.follower.jobs.step_ends()
+        self._idle.completed(self.seen.host)
         for request, one in step.passes.items():
             if request in self.follower.here and request not in dropped:
                 self.follower.verified(request, len(sampled[request]) - 1 if request in sampled else one.drafts)
@@ -280,8 +281,8 @@ class BlockCacheRun:
             self.law.engine_step("reset", bool(done))
 
     def waits_with_blocks(self) -> bool:
-        """Somebody who does not run has blocks: a transfer, also one that is about to begin, or a request whose transfer
-        is done.
+        """Somebody who does not run has blocks: a transfer, be it about to begin, or a request whose transfer is
+        done.
         """
         waiting = (one for one in self.seen.requests.values() if one.status != "running")
         copies = bool(self.seen.lent) or not self.exchange.is_quiet()
