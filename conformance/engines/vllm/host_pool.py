@@ -22,7 +22,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from conformance.driver.protocol import Unsupported
-from conformance.engines.vllm.host_connector import HostConnector
+from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.settings import HostTier
 from conformance.stems.block_cache.protocol import Copies, RequestLoad
 from conformance.stems.host_tier.protocol import WRITTEN, HostTierSnapshot
@@ -71,7 +71,7 @@ class Unwatched:
         return MethodType(method, self._pool) if isinstance(method, FunctionType) else getattr(self._pool, name)
 
 
-class HostPoolConnector(HostConnector):
+class HostPoolConnector(HostCopies):
     """The scheduler's half of vLLM's ``SimpleCPUOffloadConnector`` as a scheduler calls it, and what it tells the
     workers. A place in host memory is the number of a block there, and the number of a copy out of blocks that of its
     event.
@@ -99,10 +99,7 @@ class HostPoolConnector(HostConnector):
             del self._loading[request]
         for event in stored:
             del self._storing[event]
-        return super().done((), stored) if stored else None
-
-    def _answer(self, jobs: Sequence[int]) -> Any:
-        return self._told(completed_store_events=dict.fromkeys(jobs, 1))
+        return self._told(completed_store_events=dict.fromkeys(stored, self._workers)) if stored else None
 
     def shown(self) -> HostTierSnapshot:
         """The blocks of host memory as slots. A block with a hash has a key; so has one that is written, and which is

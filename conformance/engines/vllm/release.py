@@ -24,7 +24,7 @@ from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
 from conformance.engines.vllm import host_connector, host_pool, settings
 from conformance.engines.vllm.download import BOOKKEEPING
-from conformance.engines.vllm.host_connector import HostConnector
+from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.settings import Setup, Tuning
 from conformance.engines.vllm.transfers import AllGroups, Factory, StandInConnector
@@ -362,10 +362,10 @@ class VLLMRelease:
         waiting = getattr(scheduler, "deferred_frees", ())
         return [int(block.block_id) for _, blocks in waiting for block in blocks if not block.is_null]
 
-    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostConnector:
+    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostCopies:
         """The connector of a scheduler with transfers."""
         if setup.host is not None:
-            own: HostConnector = scheduler.connector
+            own: HostCopies = scheduler.connector
             return own
         made: StandInConnector = scheduler.connector
         made.unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))

@@ -9,6 +9,7 @@ from typing import Any
 from conformance.driver.protocol import Json, PublishedEvents, Unsupported
 from conformance.engines.vllm import reading
 from conformance.engines.vllm.host_connector import HostConnector
+from conformance.engines.vllm.host_pool import HostPoolConnector
 from conformance.engines.vllm.moves import Moves
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.recording.block_hooks import numbers
@@ -64,7 +65,7 @@ class VLLMScheduler:
         self._size = self._manager.block_pool.hash_block_size
         self._watched = Moves(self._manager)
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
-        self._host = self._connector if isinstance(self._connector, HostConnector) else None
+        self._host = self._connector if isinstance(self._connector, HostConnector | HostPoolConnector) else None
         self._loading: dict[int, RequestLoad] = {}
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []

@@ -46,8 +46,8 @@ HOSTS = tuple(
         (4, 2, "lru", 0, False),
     )
 )
-# Host memory as a pool of blocks. None is ``lazy`` with fewer blocks than the device: there a known engine copies without
-# end (``copies_to_the_host_end``).
+# Host memory as a pool of blocks. None is ``lazy`` with fewer blocks than the device: there a known engine copies
+# without end (``copies_to_the_host_end``).
 HOST_POOLS = tuple(
     {**HOSTS[0], "slots": slots, "pool": pool} for slots, pool in ((24, "eager"), (6, "eager"), (24, "lazy"))
 )
