@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from conformance.driver.lockstep import Finding
+from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.search.check import Search, draw
 from conformance.stems.block_cache import rules
@@ -127,10 +128,10 @@ def made(edit: Edit) -> Iterator[None]:
         setattr(holder, name, real)
 
 
-def broken(make: Any, seeds: Sequence[int] = SEEDS) -> str | None:
+def broken(make: Any, seeds: Sequence[int] = SEEDS, hosts: Sequence[Json] = rules.HOSTS) -> str | None:
     """The law that drawn runs with host memory find broken, with the first of the seeds that finds one."""
     rules.CONFIG["transfers"] = st.just(True)
-    rules.CONFIG["host"] = st.sampled_from(rules.HOSTS)
+    rules.CONFIG["host"] = st.sampled_from(hosts)
     for seed in seeds:
         sink = Sink()
         with suppress(Finding):

@@ -668,7 +668,7 @@ def test_a_planted_name_is_seen(tmp_path: Path) -> None:
 # engine they stand in one place, or in one for each part of the engine that is driven alone.
 KNOWS_RELEASES = {
     "sglang": ("releases", "recording"),
-    "vllm": ("release.py", "offloading.py", "host_slots.py", "recording"),
+    "vllm": ("release.py", "offloading.py", "host_pool.py", "host_slots.py", "recording"),
 }
 OF_OURS = "asks our own class what it has; of a release it reads the source"
 NO_PROBES = {  # what looks like a probe, by file and function, and is none

@@ -64,8 +64,8 @@ def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
     return {"engine_id": "engine", "kv_connector_extra_config": more}
 
 
-class HostConnector(AllGroups):
-    """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it, and what it tells the workers.
+class HostCopies(AllGroups):
+    """The scheduler's half of a connector to host memory, as far as vLLM's two are alike: what workers are told.
 
     ``told``: the class of what a worker answers. ``parts``: blocks of a slot. ``workers``: how many copy each job.
     """
@@ -78,8 +78,6 @@ class HostConnector(AllGroups):
         self._stores: dict[int, Copies] = {}
         self._flushed: tuple[int, ...] = ()
         self._jobs: dict[int, int] = {}
-
-    # What the run asks.
 
     def begun(self) -> Mapping[int, RequestLoad]:
         """The copies into blocks that began since the last call, by request."""
@@ -96,6 +94,10 @@ class HostConnector(AllGroups):
         flushed, self._flushed = self._flushed, ()
         return flushed
 
+    def held(self) -> Mapping[int, int]:
+        """How many copies hold each device block: none, since the workers wait before a block is handed out again."""
+        return {}
+
     def ended(self) -> Mapping[int, Tables]:
         """No other server reads blocks."""
         return {}
@@ -103,6 +105,29 @@ class HostConnector(AllGroups):
     def failed(self, request: int) -> None:
         """Copies of this connector do not fail."""
         raise AssertionError(f"a copy of request {request} failed, which the connector does not support")
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """How many tokens behind the ``num_computed_tokens`` first are in host memory."""
+        self._loaded[request.request_id] = (num_computed_tokens, 0, ())
+        found: tuple[int | None, bool] = self.real.get_num_new_matched_tokens(request, num_computed_tokens)
+        return found
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """The request has blocks, into which so many tokens are loaded."""
+        first, _, _ = self._loaded.get(request.request_id, (0, 0, ()))
+        tables = tuple(tuple(map(int, each)) for each in blocks.get_block_ids())
+        self._loaded[request.request_id] = (first, first + num_external_tokens, tables)
+        self.real.update_state_after_alloc(request, blocks, num_external_tokens)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Copies are done."""
+        self.real.update_connector_output(connector_output)
+
+
+class HostConnector(HostCopies):
+    """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it."""
+
+    # What the run asks.
 
     def done(self, received: Sequence[int], stored: Sequence[int]) -> Any:
         """What the workers say of copies that are done: those into blocks of these requests, and these stores. All
@@ -125,19 +150,6 @@ class HostConnector(AllGroups):
         return replace(shown, busy=self.has_pending_push_work())
 
     # What a scheduler calls.
-
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """How many tokens behind the ``num_computed_tokens`` first are in host memory."""
-        self._loaded[request.request_id] = (num_computed_tokens, 0, ())
-        found: tuple[int | None, bool] = self.real.get_num_new_matched_tokens(request, num_computed_tokens)
-        return found
-
-    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """The request has blocks, into which so many tokens are loaded."""
-        first, _, _ = self._loaded.get(request.request_id, (0, 0, ()))
-        tables = tuple(tuple(map(int, each)) for each in blocks.get_block_ids())
-        self._loaded[request.request_id] = (first, first + num_external_tokens, tables)
-        self.real.update_state_after_alloc(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """What the workers are told with a step."""
@@ -178,10 +190,6 @@ class HostConnector(AllGroups):
     def on_new_request(self, request: Any) -> None:
         """A request comes."""
         self.real.on_new_request(request)
-
-    def update_connector_output(self, connector_output: Any) -> None:
-        """Copies are done."""
-        self.real.update_connector_output(connector_output)
 
     def reset_cache(self) -> bool:
         """Host memory forgets everything."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from conformance.engines.vllm.release import VLLMRelease
@@ -26,6 +27,23 @@ def pool(release: VLLMRelease, pool: Any, named: Named) -> BlockPoolSnapshot:
         found={named(key): _under(value) for key, value in found.items()},
         null=pool.null_block.block_id,
         null_named=pool.null_block.block_hash is not None,
+    )
+
+
+def unheld(seen: BlockPoolSnapshot, held: Mapping[int, int]) -> BlockPoolSnapshot:
+    """The snapshot as if copies to and from host memory held no block. ``held``: how many copies hold each block. What
+    only copies hold is free then, and is handed out last.
+    """
+    if not held:
+        return seen
+    refs = {block: count - held.get(block, 0) for block, count in seen.refs.items()}
+    more = [block for block, count in refs.items() if count == 0 and seen.refs[block]]
+    return replace(
+        seen,
+        free=[*seen.free, *more],
+        backward=[*reversed(more), *seen.backward],
+        available=seen.available + len(more),
+        refs=refs,
     )
 
 

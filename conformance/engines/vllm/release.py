@@ -22,9 +22,9 @@ from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
-from conformance.engines.vllm import host_connector, settings
+from conformance.engines.vllm import host_connector, host_pool, settings
 from conformance.engines.vllm.download import BOOKKEEPING
-from conformance.engines.vllm.host_connector import HostConnector
+from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.settings import Setup, Tuning
 from conformance.engines.vllm.transfers import AllGroups, Factory, StandInConnector
@@ -290,9 +290,10 @@ class VLLMRelease:
             num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers, **self._tuned(setup.tuning)
         )
         if setup.host is not None:
-            if not self.imported.has(f"{host_connector.CONNECTOR}.config"):
+            if not setup.host.pool and not self.imported.has(f"{host_connector.CONNECTOR}.config"):
                 raise Unsupported("the release's connector to host memory is not known")
-            vars(config.kv_transfer_config)["connector"] = partial(host_connector.made, self.imported, host=setup.host)
+            make = host_pool.made if setup.host.pool else host_connector.made
+            vars(config.kv_transfer_config)["connector"] = partial(make, self.imported, host=setup.host)
         build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(
             vllm_config=config,
@@ -361,10 +362,10 @@ class VLLMRelease:
         waiting = getattr(scheduler, "deferred_frees", ())
         return [int(block.block_id) for _, blocks in waiting for block in blocks if not block.is_null]
 
-    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostConnector:
+    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostCopies:
         """The connector of a scheduler with transfers."""
         if setup.host is not None:
-            own: HostConnector = scheduler.connector
+            own: HostCopies = scheduler.connector
             return own
         made: StandInConnector = scheduler.connector
         made.unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))

@@ -9,6 +9,7 @@ from typing import Any
 from conformance.driver.protocol import Json, PublishedEvents, Unsupported
 from conformance.engines.vllm import reading
 from conformance.engines.vllm.host_connector import HostConnector
+from conformance.engines.vllm.host_pool import HostPoolConnector
 from conformance.engines.vllm.moves import Moves
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.recording.block_hooks import numbers
@@ -64,7 +65,7 @@ class VLLMScheduler:
         self._size = self._manager.block_pool.hash_block_size
         self._watched = Moves(self._manager)
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
-        self._host = self._connector if isinstance(self._connector, HostConnector) else None
+        self._host = self._connector if isinstance(self._connector, HostConnector | HostPoolConnector) else None
         self._loading: dict[int, RequestLoad] = {}
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
@@ -169,9 +170,9 @@ class VLLMScheduler:
 
     def snapshot(self) -> BlockCacheSnapshot:
         """The fields of the scheduler, its managers, its requests and its pool."""
-        pool = self._manager.block_pool
+        shown = reading.pool(self._release, self._manager.block_pool, self._named)
         return BlockCacheSnapshot(
-            pool=reading.pool(self._release, pool, self._named),
+            pool=(free := reading.unheld(shown, {} if self._host is None else self._host.held())),
             requests={
                 int(name): self._known(request)
                 for name, request in self._scheduler.requests.items()
@@ -179,6 +180,7 @@ class VLLMScheduler:
             },
             deferred=tuple(self._release.deferred(self._scheduler)),
             host=None if self._host is None else self._host.shown(),
+            lent=tuple(free.free[len(shown.free) :]),
         )
 
     def published(self) -> PublishedEvents | None:
@@ -310,5 +312,10 @@ def _host(config: Json | None) -> HostTier | None:
     if config is None:
         return None
     return HostTier(
-        config["slots"], config["blocks_per_slot"], config["policy"], config["threshold"], config["prompt_only"]
+        config["slots"],
+        config["blocks_per_slot"],
+        config["policy"],
+        config["threshold"],
+        config["prompt_only"],
+        config.get("pool", ""),
     )

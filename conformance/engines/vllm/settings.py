@@ -17,7 +17,8 @@ from conformance.driver.exception_origin import StandIn
 @dataclass(frozen=True)
 class HostTier:
     """Host memory: so many ``slots`` of ``blocks_per_chunk`` blocks. ``policy``: ``lru`` or ``arc``. ``threshold``: how
-    often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied.
+    often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied. ``pool``: host
+    memory is a block pool, to which the simple connector copies (``eager`` or ``lazy``); empty where it has a manager.
     """
 
     slots: int
@@ -25,6 +26,7 @@ class HostTier:
     policy: str
     threshold: int
     prompt_only: bool
+    pool: str = ""
 
 
 @dataclass(frozen=True)

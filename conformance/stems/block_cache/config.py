@@ -38,7 +38,9 @@ def _few(layers: list[Any]) -> list[Any]:
 @exact
 class HostConfig(TypedDict):
     """Host memory: so many ``slots`` of so many blocks. ``policy``: which slot is given up first. ``threshold``: how
-    often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied.
+    often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied. ``pool``: host
+    memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks until it is done;
+    blocks are copied once they are computed (``eager``), or before the device may hand them out again (``lazy``).
     """
 
     slots: Annotated[int, whole(1, 64)]
@@ -46,6 +48,7 @@ class HostConfig(TypedDict):
     policy: Literal["lru", "arc"]
     threshold: Annotated[int, whole(0, 4)]
     prompt_only: bool
+    pool: NotRequired[Literal["eager", "lazy"]]
 
 
 @exact

@@ -8,7 +8,16 @@ from typing import Any
 
 from conformance.driver.lockstep import Law
 from conformance.driver.trace import Trace
-from conformance.stems.block_cache.rules import CONFIG, DRAFTS, HOSTS, LAYERS, MOST_STEPS, TUNINGS, BlockCacheMachine
+from conformance.stems.block_cache.rules import (
+    CONFIG,
+    DRAFTS,
+    HOST_POOLS,
+    HOSTS,
+    LAYERS,
+    MOST_STEPS,
+    TUNINGS,
+    BlockCacheMachine,
+)
 
 ROUNDS = 12  # of a run
 MOVES = (4, 8)  # of a round, at least and at most
@@ -17,7 +26,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     **{"layers": tuple(range(len(LAYERS))), "drafts": tuple(range(len(DRAFTS)))},
     **{"blocks": (10, 12, 14, 20), "batch": (8, 16), "steps_in_flight": (1, 2, 3), "threshold": (0, 0, 5)},
     **{"policy": ("fcfs", "priority"), "caching": (True, True, True, False), "transfers": (False, False, True)},
-    **{"reoffers": (True, False), "failure": ("recompute", "recompute", "fail"), "host": (None, *HOSTS)},
+    **{"reoffers": (True, False), "failure": ("recompute", "recompute", "fail"), "host": (None, *HOSTS, *HOST_POOLS)},
     "tuning": TUNINGS,
 }
 FORKS = (0, 4, 9, 40)

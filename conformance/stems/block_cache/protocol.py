@@ -151,13 +151,15 @@ class BlockCacheSnapshot:
 
     ``pool``: its names have the mark of the request before the tokens of the text. ``requests``: those that have not
     ended. ``deferred``: blocks that nobody's table has, and which are given back once a step in flight is done.
-    ``host``: host memory, where there is any and the engine shows it; its keys have any numbers from 1 on.
+    ``host``: host memory, where there is any and the engine shows it; its keys have any numbers from 1 on. ``lent``:
+    blocks that nobody holds but copies to and from host memory, in flight or about to begin; ``pool`` shows them free.
     """
 
     pool: BlockPoolSnapshot
     requests: Mapping[int, Known]
     deferred: tuple[int, ...] = ()
     host: HostTierSnapshot | None = None
+    lent: tuple[int, ...] = ()
 
 
 class BlockCacheEngine(Engine, Protocol):
@@ -176,12 +178,13 @@ class BlockCacheEngine(Engine, Protocol):
     request of whose transfer a part did not come: ``recompute``, if left out, or ``fail``, which ends it with an
     error), ``host`` (host memory to which computed blocks are copied and from which they are loaded, no such memory if
     left out; with ``transfers``, and then no KV cache comes from other servers: ``slots``, ``blocks_per_slot``,
-    ``policy``, ``threshold``: how often a block is offered before it is copied, ``prompt_only``), ``tuning`` (an engine
-    may have none of these; ``retention``: layers with a window or with states keep a prefix in the prefix cache at the
-    end of a prompt and where texts part, and every ``retention`` tokens where it is not 0, at each block if left out;
-    ``watermark``: a request is admitted beside others only where so many blocks stay free; ``interval``: of so many
-    steps one computes prompts; ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first
-    chunk alone).
+    ``policy``, ``threshold``: how often a block is offered before it is copied, ``prompt_only``, and ``pool``: host
+    memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks until it is done, see
+    ``HostConfig``), ``tuning`` (an engine may have none of these; ``retention``: layers with a window or with states
+    keep a prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where
+    it is not 0, at each block if left out; ``watermark``: a request is admitted beside others only where so many blocks
+    stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where
+    its whole prompt fits, not its first chunk alone).
 
     ``moves``: what was done to blocks in the last call, in order.
     """
@@ -234,7 +237,8 @@ class BlockCacheEngine(Engine, Protocol):
         everything, too.
 
         Sent while fewer than ``steps_in_flight`` steps are in flight; with ``preempt`` only where no transfer is under
-        way and no request that does not run has blocks. ``False`` while a block is held, also for a step in flight;
+        way and no request that does not run has blocks. ``False`` while a block is held, also for a step in flight or
+        by a copy;
         then the prefix cache is as it was. What a step in flight samples for a preempted request may be dropped.
         """
 

@@ -46,6 +46,11 @@ HOSTS = tuple(
         (4, 2, "lru", 0, False),
     )
 )
+# Host memory as a pool of blocks. None is ``lazy`` with fewer blocks than the device: there a known engine copies
+# without end (``copies_to_the_host_end``).
+HOST_POOLS = tuple(
+    {**HOSTS[0], "slots": slots, "pool": pool} for slots, pool in ((24, "eager"), (6, "eager"), (24, "lazy"))
+)
 TUNINGS: tuple[Json | None, ...] = (
     *(None, {"retention": 0}, {"retention": 8}, {"retention": 0}),
     *({"retention": 0, "whole_prompts": False}, {"watermark": 2}, {"retention": 0, "interval": 2}),
@@ -63,7 +68,7 @@ CONFIG = {
     "transfers": st.sampled_from((False, False, True)),
     "reoffers": st.booleans(),
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
-    "host": st.sampled_from((None, *HOSTS)),
+    "host": st.sampled_from((None, *HOSTS, *HOST_POOLS)),
     "tuning": st.sampled_from(TUNINGS),
 }
 LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
@@ -207,8 +212,19 @@ class BlockCacheMachine(StemMachine):
             self._complete_all()
             for request in self.begun.waiting():
                 self.do("abort", request=request)
+        self._copy_all()
         self.do("audit")
         self.do("reset", preempt=False)
+
+    def _copy_all(self) -> None:
+        """A scheduler whose host memory is a pool of blocks may have blocks left to copy when nobody is there."""
+        for _ in range(MOST_STEPS if "pool" in self.begun.config.get("host", {}) else 0):
+            if self.begun.exchange.is_quiet() and not self.begun.seen.lent:
+                return
+            for job in self.begun.exchange.storing():
+                self.do("stored", job=job)
+            self.do("schedule")
+            self._complete_all()
 
     def finish(self) -> None:
         """The scheduler goes on, without new requests, until it has computed all or stands still."""

@@ -20,7 +20,7 @@ from conformance.driver.shadow import BLOCK_SLOTS, NOBODY, STATES, Shadow, Wrong
 from conformance.stems.block_cache.economy import Economy
 from conformance.stems.block_cache.exchange import Exchange
 from conformance.stems.block_cache.follow import NOTHING_HELD, BlockStories, Follower
-from conformance.stems.block_cache.host import HOST_RESTS, does_not_rest
+from conformance.stems.block_cache.host import HOST_RESTS, IdleCopies, does_not_rest
 from conformance.stems.block_cache.memory import Misread
 from conformance.stems.block_cache.projection import problems, project, whole
 from conformance.stems.block_cache.protocol import (
@@ -90,6 +90,7 @@ class BlockCacheRun:
         self.ends: dict[int, int] = {}  # by request the tokens with which it ends, with those of its prompt
         self._dropped: deque[set[int]] = deque()  # for each step in flight, the requests that were preempted since
         self.host_is_reset = False  # host memory was reset, and no step was made since
+        self._idle = IdleCopies(config["blocks"])
         self._empty = 0  # the empty steps since anything else has happened
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: BlockCacheSnapshot = engine.snapshot()
@@ -178,6 +179,7 @@ class BlockCacheRun:
             self.exchange.launched(step, {request: one.tokens for request, one in self.follower.here.items()})
         self._explain(step)
         self._must_go_on(step)
+        self._idle.launched(step, bool(self.follower.here))
 
     @operation
     def complete(self, accept: int = 0) -> Calls:
@@ -196,6 +198,7 @@ class BlockCacheRun:
         told = (transfers,) if self.config.get("transfers", False) else ()
         done: Completed = yield EngineCall("complete", partial(self.engine.complete, sampled, *told))
         self.follower.jobs.step_ends()
+        self._idle.completed(self.seen.host)
         for request, one in step.passes.items():
             if request in self.follower.here and request not in dropped:
                 self.follower.verified(request, len(sampled[request]) - 1 if request in sampled else one.drafts)
@@ -266,6 +269,7 @@ class BlockCacheRun:
         if preempt and self.waits_with_blocks():
             raise Misuse("the prefix cache is reset with a preemption only where who does not run has no blocks", True)
         self._empty = 0
+        lent = self.seen.lent
         running = [request for request, one in self.seen.requests.items() if one.status == "running"]
         more = (host,) if "host" in self.config else ()
         self.host_is_reset |= host
@@ -273,12 +277,16 @@ class BlockCacheRun:
         gone = [request for request in running if self.seen.requests[request].status != "running"]
         self._preempted(gone)
         self._explain(preempted=gone)
-        self.law.engine_step("reset", bool(done))
+        if done or not lent:
+            self.law.engine_step("reset", bool(done))
 
     def waits_with_blocks(self) -> bool:
-        """Somebody who does not run has blocks: a transfer, or a request whose transfer is done."""
+        """Somebody who does not run has blocks: a transfer, be it about to begin, or a request whose transfer is
+        done.
+        """
         waiting = (one for one in self.seen.requests.values() if one.status != "running")
-        return not self.exchange.is_quiet() or any(any(map(any, one.tables)) for one in waiting)
+        copies = bool(self.seen.lent) or not self.exchange.is_quiet()
+        return copies or any(any(map(any, one.tables)) for one in waiting)
 
     def has_given_up_window_blocks(self) -> bool:
         """A request that has blocks of a group with a window has given up some: they lie before its window."""

@@ -65,7 +65,12 @@ def _slot_problems(slots: Domain, seen: HostTierSnapshot) -> list[str]:
 def _count_problems(seen: HostTierSnapshot) -> list[str]:
     idle = {key for key, count in seen.refs.items() if count == 0}
     writing = sum(count < 0 for count in seen.refs.values())
-    found = []
+    promised = {slot: max(seen.refs[key], 0) for key, slot in seen.slots.items()}
+    found = [
+        f"{count} loads of slot {slot} are in flight, and its key is promised to {promised.get(slot, 0)}"
+        for slot, count in sorted(seen.reading.items())
+        if count > promised.get(slot, 0)
+    ]
     if seen.evictable is not None and seen.evictable != len(idle):
         found.append(f"the manager counts {seen.evictable} evictable keys, and {len(idle)} are found without a promise")
     if seen.listed is not None and seen.listed != idle:

@@ -12,7 +12,7 @@ The manager has no memory: it says which key has which slot. The copies between 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from conformance.driver.protocol import Engine
@@ -44,6 +44,7 @@ class HostTierSnapshot:
     ``evictable``: how many keys it counts as evictable; ``listed``: the keys that it has in its list of those;
     ``writing``: how many keys it counts as not published yet. Each of the three is ``None`` where the manager does not
     keep it. ``busy``: who calls the manager says that copies are under way, so that its server does not sleep.
+    ``reading``: how many loads of each slot are in flight, as the workers were told; empty where nobody says it.
     """
 
     slots: Mapping[int, int]
@@ -54,6 +55,7 @@ class HostTierSnapshot:
     listed: frozenset[int] | None = None
     writing: int | None = None
     busy: bool = False
+    reading: Mapping[int, int] = field(default_factory=dict)
 
 
 class HostTierEngine(Engine, Protocol):
