@@ -595,6 +595,7 @@ def blocks(do: Script, size: int) -> None:
     call = partial(do, pool)
     taken = call("alloc", 8)
     call("cache", taken, list("abcdefgh"))
+    call("cache_also", taken[6], "z")
     call("free", taken[:6])
     call("find", "a")
     call("touch", taken[:2])
