@@ -265,7 +265,7 @@ def test_a_phone_shows_the_page_whole(name: str, opened: Any) -> None:
         page.keyboard.press("ArrowLeft")
 
 
-@pytest.mark.soak(but=6)
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("name", [*SHOWN, "index"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_read_it(name: str, scheme: str, opened: Any) -> None:

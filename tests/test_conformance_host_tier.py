@@ -98,7 +98,7 @@ def test_drawn_runs_take_every_transition_and_send_every_operation(
 # Faults.
 
 
-@pytest.mark.soak(but=2)  # the nightly workflow finds every fault from nothing
+@pytest.mark.soak(but=1)  # the nightly workflow finds every fault from nothing
 @pytest.mark.parametrize("seed", sampled([None, 1, 2], 3))
 @pytest.mark.parametrize("fault", MINE, ids=lambda fault: fault.name)
 def test_each_fault_is_found_in_one_search(fault: Fault, seed: int | None) -> None:
@@ -346,7 +346,7 @@ class Slow(HostManager):
         return super().offer(request, keys)
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [EvictsTheNewest, EvictsMore, SaysNo, Slow], ids=lambda kind: kind.__name__)
 def test_what_is_lawful_is_let_through(kind: type[HostManager]) -> None:
     found = check(STEM, lambda config: host_manager(config, kind=kind), Search(examples=100, seed=3))
@@ -354,6 +354,7 @@ def test_what_is_lawful_is_let_through(kind: type[HostManager]) -> None:
     assert found.transitions["evict done"] > 50
 
 
+@pytest.mark.soak
 def test_a_manager_without_resets_and_touches_is_driven_without_them() -> None:
     def make(config: Json) -> Any:
         return host_manager(config, lacks=("reset", "touch"))

@@ -61,6 +61,7 @@ def right(stem: str, name: str) -> Transition:
     return hints_of(stem).stem.transitions[name]
 
 
+@pytest.mark.soak
 def test_a_promise_that_excludes_a_decode_across_a_page_is_seen(planted: Any) -> None:
     """The promise holds of nine decodes in ten, and every law and every proof stays true."""
     lawful = right("session_trim", "decode")

@@ -54,6 +54,7 @@ def sizes(measure: Measure, st: CacheState) -> list[int]:
     return [measure.value(st, member) for member in every]
 
 
+@pytest.mark.soak  # drains are proved, too
 def test_every_state_comes_to_rest_and_then_everything_is_free() -> None:
     made: set[str] = set()
     for first in states():

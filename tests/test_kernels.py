@@ -100,7 +100,7 @@ def test_extend(batch: str, page: int, device: str) -> None:
         same(world.extend("torch", None), world.extend("triton", None))
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("tokens", "page"),

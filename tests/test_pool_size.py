@@ -701,6 +701,7 @@ WHO = (
 )  # fmt: skip
 
 
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_no_call_takes_work_in_proportion_to_the_pool(name: str) -> None:
     found = differing(SCRIPTS[name])
@@ -760,6 +761,7 @@ SOURCE: dict[str, Any] = {}
 exec(compile("def loop(tree):\n    for _ in range(tree.capacity // 8): pass", f"{OURS}/planted.py", "exec"), SOURCE)
 
 
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize(
     "planted",
     [reads_a_table, reads_memory, searches_memory, copies_to_the_host, searches_a_list, makes_a_list, copies_a_list,

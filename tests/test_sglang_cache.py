@@ -95,7 +95,7 @@ BRANCHES = """
 """
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", some(between("0.5.20")))
 def test_a_window_may_move_after_the_tree_took_the_beginning_of_a_prompt(release: str) -> None:

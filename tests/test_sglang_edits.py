@@ -95,6 +95,7 @@ def skipping(caller: str) -> list[Json]:
     ]
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", some(between("0.5.17", "0.5.18")))
 def test_a_session_that_forgets_which_nodes_its_lock_skips_is_found(release: str) -> None:
