@@ -177,6 +177,7 @@ def test_an_answer_that_the_implementation_may_give_now_is_shown(rows: Any) -> N
     assert "only the new revision allows" in shown.examples[0].shows
 
 
+@pytest.mark.soak
 def test_a_call_that_no_longer_fits_is_weakened(rows: Any) -> None:
     found = rows(("allocator.py", "fits=need <= st.now.available", "fits=need < st.now.available"))
     assert {(row.kind, row.change) for row in found} == {("transition", "weakened"), ("fit", "weakened")}
@@ -249,6 +250,7 @@ def test_a_sentence_without_a_formula_is_not_decided(rows: Any) -> None:
     assert (row.change, row.decided, row.guarantee) == ("incomparable", False, "unknown")
 
 
+@pytest.mark.soak
 def test_an_assumption_that_asks_more_weakens(rows: Any) -> None:
     found = rows(("cache_drain.py", "sessions.size <= slots.first_node", "sessions.size < slots.first_node"))
     assert ("cache", "assumption", "numbered", "weakened", "weakened") in said(found)
