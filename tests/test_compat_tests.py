@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_compat import run
 
 from conformance.driver.protocol import EngineError
 from conformance.engines import peer_tests, source_tests
 from conformance.engines.peer_tests import Named, Peer, judged
 from conformance.engines.vllm import PLUGIN
 from conformance.engines.vllm.replacing import peers
-from slotproof import cli
 from slotproof.console import codes
 
 SMALL = (f"{peers.FOLDER}/test_single_type_kv_cache_manager.py",)
@@ -78,11 +77,6 @@ def test_a_file_that_cannot_be_imported_counts_as_one_test(tmp_path: Path, monke
     tests = tiny(tmp_path, monkeypatch)
     (tmp_path / "tests" / "test_tiny.py").write_text("import no_such_module_at_all")
     assert list(tests.ran(peer_tests.OWN)) == ["tests/test_tiny.py"]
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["slotproof", "compat", *words])
-    return cli.run()
 
 
 def test_the_command_says_what_is_unnamed_and_stale(
