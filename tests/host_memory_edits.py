@@ -10,9 +10,10 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -141,13 +142,21 @@ def broken(make: Any, seeds: Sequence[int] = SEEDS, hosts: Sequence[Json] = rule
     return None
 
 
-def main(release: str, names: list[str]) -> None:
-    """Prints what is found of each edit."""
+def main(
+    release: str,
+    names: list[str],
+    edits: Mapping[str, Edit | tuple[Edit, ...]] = MappingProxyType({**BUGS, **HARMLESS}),
+    hosts: Sequence[Json] = rules.HOSTS,
+) -> None:
+    """Prints what is found of each edit; some are made at several places. ``hosts``: the host memory of the runs."""
     make = registry.load("vllm", release=release).makers["block_cache"]
     found = {}
     for name in names:
-        with made({**BUGS, **HARMLESS}[name]):
-            found[name] = broken(make)
+        edit = edits[name]
+        with ExitStack() as places:
+            for place in (edit,) if isinstance(edit, Edit) else edit:
+                places.enter_context(made(place))
+            found[name] = broken(make, hosts=hosts)
         print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
     print(json.dumps(found))
 

@@ -6,13 +6,11 @@ blocks in host memory find broken, or null. Only what is known of the release is
 
 from __future__ import annotations
 
-import json
 import sys
-from contextlib import ExitStack
 
-from host_memory_edits import Edit, broken, made
+import host_memory_edits
+from host_memory_edits import Edit
 
-from conformance.engines import registry
 from conformance.stems.block_cache import rules
 
 MANAGER = "vllm.v1.simple_kv_offload.manager"
@@ -61,15 +59,7 @@ HARMLESS = {
 
 def main(release: str, names: list[str]) -> None:
     """Prints what is found of each edit."""
-    make = registry.load("vllm", release=release).makers["block_cache"]
-    found = {}
-    for name in names:
-        with ExitStack() as edits:
-            for edit in {**BUGS, **HARMLESS}[name]:
-                edits.enter_context(made(edit))
-            found[name] = broken(make, hosts=rules.HOST_POOLS)
-        print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
-    print(json.dumps(found))
+    host_memory_edits.main(release, names, {**BUGS, **HARMLESS}, rules.HOST_POOLS)
 
 
 if __name__ == "__main__":
