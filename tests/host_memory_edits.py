@@ -10,7 +10,7 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from types import MappingProxyType
@@ -35,7 +35,11 @@ KNOWN = (  # of 0.33.0
     BlockCacheExclusion.HOST_RESET_AGAIN,
     BlockCacheExclusion.HOST_RESET_UNDER_LOAD,
     BlockCacheExclusion.HOST_RESET_OF_WINDOWS,
+    BlockCacheExclusion.EVENTS_OF_PARTS,
+    BlockCacheExclusion.PARTS_IN_ONE_STEP,
+    BlockCacheExclusion.CHECKPOINTS_AFTER_PARTS,
 )
+Drawn = Mapping[str, st.SearchStrategy[Any]]  # by choice of a configuration
 EXAMPLES, SEEDS = 150, (1, 2, 3)
 
 
@@ -129,14 +133,25 @@ def made(edit: Edit) -> Iterator[None]:
         setattr(holder, name, real)
 
 
-def broken(make: Any, seeds: Sequence[int] = SEEDS, hosts: Sequence[Json] = rules.HOSTS) -> str | None:
-    """The law that drawn runs with host memory find broken, with the first of the seeds that finds one."""
-    rules.CONFIG["transfers"] = st.just(True)
-    rules.CONFIG["host"] = st.sampled_from(hosts)
+def with_host(hosts: Sequence[Json]) -> Drawn:
+    """What is drawn of servers with one of these host memories."""
+    return {"transfers": st.just(True), "host": st.sampled_from(hosts)}
+
+
+def broken(
+    make: Any,
+    seeds: Sequence[int] = SEEDS,
+    drawn: Drawn = MappingProxyType(with_host(rules.HOSTS)),
+    known: Collection[BlockCacheExclusion] = KNOWN,
+) -> str | None:
+    """The law that drawn runs find broken, with the first of the seeds that finds one. ``drawn``: what they draw in
+    place of what runs draw else. ``known``: what they avoid.
+    """
+    rules.CONFIG |= drawn
     for seed in seeds:
         sink = Sink()
         with suppress(Finding):
-            draw("block_cache", make, sink, Search(examples=EXAMPLES, seed=seed, exclude=KNOWN))
+            draw("block_cache", make, sink, Search(examples=EXAMPLES, seed=seed, exclude=known))
         if sink.failure is not None:
             return sink.failure[0].law
     return None
@@ -146,9 +161,10 @@ def main(
     release: str,
     names: list[str],
     edits: Mapping[str, Edit | tuple[Edit, ...]] = MappingProxyType({**BUGS, **HARMLESS}),
-    hosts: Sequence[Json] = rules.HOSTS,
+    drawn: Drawn = MappingProxyType(with_host(rules.HOSTS)),
+    known: Collection[BlockCacheExclusion] = KNOWN,
 ) -> None:
-    """Prints what is found of each edit; some are made at several places. ``hosts``: the host memory of the runs."""
+    """Prints what is found of each edit; some are made at several places. ``drawn``, ``known``: see ``broken``."""
     make = registry.load("vllm", release=release).makers["block_cache"]
     found = {}
     for name in names:
@@ -156,7 +172,7 @@ def main(
         with ExitStack() as places:
             for place in (edit,) if isinstance(edit, Edit) else edit:
                 places.enter_context(made(place))
-            found[name] = broken(make, hosts=hosts)
+            found[name] = broken(make, drawn=drawn, known=known)
         print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
     print(json.dumps(found))
 

@@ -59,7 +59,7 @@ HARMLESS = {
 
 def main(release: str, names: list[str]) -> None:
     """Prints what is found of each edit."""
-    host_memory_edits.main(release, names, {**BUGS, **HARMLESS}, rules.HOST_POOLS)
+    host_memory_edits.main(release, names, {**BUGS, **HARMLESS}, host_memory_edits.with_host(rules.HOST_POOLS))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from conformance.search import check
 from conformance.stems import exclusions
 from conformance.stems.allocator.exclusions import AllocatorExclusion
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion
-from conformance.stems.block_cache.rules import STATES, WINDOWED, BlockCacheMachine
+from conformance.stems.block_cache.rules import CHECKPOINTS, STATES, WINDOWED, BlockCacheMachine
 from conformance.stems.block_pool.exclusions import BlockPoolExclusion
 from conformance.stems.cache.exclusions import CacheExclusion
 from conformance.stems.exclusions import known as known_exclusions
@@ -180,6 +180,7 @@ OF_HOST_MEMORY = {
     BlockCacheExclusion.HOST_RESET_OF_WINDOWS,
     BlockCacheExclusion.HOST_RELOAD,
 }
+PARTS: Json = {"layers": [STATES], "tuning": {"match": 2, "retention": 8}}
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.HOST_ANSWERS: (
         {"host": {"slots": 2, "prompt_only": False}},
@@ -203,6 +204,12 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.CROWDED_LOADS: ({"transfers": True}, {"transfers": True, "blocks": 80}),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
     BlockCacheExclusion.STATES_IN_ONE_STEP: ({"layers": [STATES]}, {"layers": [STATES], "requests": 1}),
+    BlockCacheExclusion.EVENTS_OF_PARTS: ({**PARTS, "events": True}, {**PARTS, "events": False}),
+    BlockCacheExclusion.PARTS_IN_ONE_STEP: (PARTS, {**PARTS, "requests": 1}),
+    BlockCacheExclusion.CHECKPOINTS_AFTER_PARTS: (
+        {"layers": [CHECKPOINTS], "tuning": {"match": 2}},
+        {"layers": [CHECKPOINTS], "tuning": {"match": 2, "retention": 0}},
+    ),
 }
 
 
@@ -214,6 +221,21 @@ def test_a_scheduler_is_drawn_without_what_a_known_difference_needs(member: Bloc
     for exclude, expected in (({member}, avoided), (set(), drawn)):
         machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
         assert machine.avoiding(drawn) == expected
+
+
+@pytest.mark.parametrize("member", [each for each in AVOIDED if "PARTS" in each.name])
+@pytest.mark.parametrize(
+    "neighbour",
+    [
+        {"layers": [STATES, STATES], "tuning": {"match": 4}, "events": True},  # as many tokens as a block has
+        {"layers": [CHECKPOINTS], "tuning": {"retention": 8}, "events": True},
+    ],
+)
+def test_servers_that_find_whole_blocks_alone_are_drawn(member: BlockCacheExclusion, neighbour: Json) -> None:
+    plain = {"policy": "fcfs", "caching": True, "steps_in_flight": 1, "drafts": 0, "eagle": False}
+    drawn = {**plain, "transfers": False, "blocks": 10, "block_size": 4, "requests": 3, **neighbour}
+    machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": {member}})()
+    assert machine.avoiding(drawn) == drawn
 
 
 @pytest.mark.parametrize(

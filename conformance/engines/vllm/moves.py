@@ -1,26 +1,122 @@
-"""Writes down what a scheduler of vLLM does to blocks, and for whom."""
+"""Writes down what a scheduler of vLLM does to blocks, and for whom.
+
+Where the prefix cache finds a prefix that ends inside a block, the request goes on in a copy of this block, which the
+workers make before the step. The copy counts as a holder of both blocks until the step is done, though no request holds
+the first one. A request that goes on to write into a block that the prefix cache has keeps the block, and the prefix
+cache gets the copy. What is written down here is of requests alone: copies are left out, and ``held`` counts them.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from conformance.engines.vllm.recording.block_hooks import BlockHooks, Noted, numbers
+from conformance.engines.vllm.recording.block_hooks import BlockHooks, Noted, number, numbers
 from conformance.stems.block_cache.protocol import Move
+
+RETAINED, DRAINED = "_free_cow_retained_blocks", "_drain_deferred_frees"  # methods of a scheduler
 
 
 class Moves:
-    """``moves``: what was done to blocks since ``begin``. ``manager``: the KVCacheManager that is watched."""
+    """``moves``: what was done to blocks since ``begin``. ``scheduler``: the one whose blocks are watched."""
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, scheduler: Any) -> None:
         self.moves: list[Move] = []
-        BlockHooks(manager, self._note)
+        self._scheduler = scheduler
+        self._singles: Sequence[Any] = scheduler.kv_cache_manager.coordinator.single_type_managers
+        self._of_copies: list[Any] = []  # lists of blocks that are given back with a step, and that copies hold
+        self._given_back: deque[bool] = deque()  # of each such list that is given back now, whether copies hold it
+        BlockHooks(scheduler.kv_cache_manager, self._note)
+        if copies_blocks(scheduler):
+            for group, single in enumerate(self._singles):
+                single._apply_cow = self._with_copy(single._apply_cow, group)
+            setattr(scheduler, RETAINED, self._retaining(getattr(scheduler, RETAINED)))
+            setattr(scheduler, DRAINED, self._draining(getattr(scheduler, DRAINED)))
 
     def begin(self) -> None:
         """A call begins."""
         self.moves = []
 
+    def held(self) -> Mapping[int, int]:
+        """How many copies hold each block."""
+        if not self._of_copies and not any(getattr(single, "_pending_cow_copies", ()) for single in self._singles):
+            return {}
+        waiting = [list(blocks) for blocks in self._of_copies]
+        pending = [pair for single in self._singles for pair in single._pending_cow_copies]
+        return Counter(number(block) for blocks in (*waiting, *pending) for block in blocks)
+
+    def deferred(self) -> list[int]:
+        """The blocks that requests have given up, and which are given back once a step in flight is done."""
+        of_copies = {id(blocks) for blocks in self._of_copies}
+        waiting = (blocks for _, blocks in getattr(self._scheduler, "deferred_frees", ()))
+        return [number(block) for blocks in waiting if id(blocks) not in of_copies for block in blocks if number(block)]
+
     def _note(self, noted: Noted) -> None:
+        if noted.kind == "free" and self._given_back and self._given_back.popleft():
+            return
         request = noted.request
         name = request if request is None or isinstance(request, str) else request.request_id
-        number = None if name is None else int(name)
-        self.moves.append(Move(noted.kind, tuple(numbers(noted.blocks)), number, noted.group, noted.first))
+        whose = None if name is None else int(name)
+        if noted.kind == "move_hashes":  # the copy is handed out to no request, and what it held is forgotten
+            target = number(noted.blocks[1])
+            self._without("get", whose, noted.group, target, Move("evict", (target,), None, None))
+        self.moves.append(Move(noted.kind, tuple(numbers(noted.blocks)), whose, noted.group, noted.first))
+
+    def apart(self, cached: Move) -> None:
+        """Where the block of a move was handed out in this call, it was by a move of its own."""
+        (block,) = cached.blocks
+        self._without("get", cached.request, cached.group, block, Move("get", (block,), cached.request, cached.group))
+
+    # Copies of blocks.
+
+    def _with_copy(self, function: Callable[..., None], group: int) -> Callable[..., None]:
+        """A request that has found a block goes on in a copy: it has the copy alone."""
+
+        def apply_cow(request_id: str, block_idx: int, source: Any, target: Any) -> None:
+            function(request_id, block_idx, source, target)
+            self._without("touch", int(request_id), group, number(source))
+            alone = Move("get", (number(target),), int(request_id), group)  # new blocks may stand at other places
+            self._without("get", int(request_id), group, number(target), alone)
+
+        return apply_cow
+
+    def _without(self, kind: str, request: int | None, group: int | None, block: int, *before: Move) -> None:
+        """The last move of this kind for a request leaves the block out; the moves ``before`` come before it."""
+        for at in reversed(range(len(self.moves))):
+            move = self.moves[at]
+            if (move.kind, move.request, move.group) == (kind, request, group) and block in move.blocks:
+                rest = move._replace(blocks=tuple(each for each in move.blocks if each != block))
+                self.moves[at : at + 1] = [*before, rest] if rest.blocks else [*before]
+                return
+
+    def _retaining(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Copies give back what they held: at once, or with a step that is in flight."""
+
+        def free_cow_retained_blocks(blocks: list[Any], fence_seq: int) -> None:
+            before = len(self._scheduler.deferred_frees)
+            self._given_back = deque([True])
+            function(blocks, fence_seq)
+            self._given_back.clear()
+            self._of_copies += [waiting for _, waiting in [*self._scheduler.deferred_frees][before:]]
+
+        return free_cow_retained_blocks
+
+    def _draining(self, function: Callable[[], None]) -> Callable[[], None]:
+        """What waited for a step in flight is given back, one list after the other."""
+
+        def drain_deferred_frees() -> None:
+            of_copies = {id(blocks) for blocks in self._of_copies}
+            self._given_back = deque(id(blocks) in of_copies for _, blocks in self._scheduler.deferred_frees if blocks)
+            function()
+            self._given_back.clear()
+            waiting = {id(blocks) for _, blocks in self._scheduler.deferred_frees}
+            self._of_copies = [blocks for blocks in self._of_copies if id(blocks) in waiting]
+
+        return drain_deferred_frees
+
+
+def copies_blocks(scheduler: Any) -> bool:
+    """The release lets a request go on in a copy of a block that is not computed whole."""
+    singles = scheduler.kv_cache_manager.coordinator.single_type_managers
+    return hasattr(scheduler, RETAINED) and all(hasattr(single, "_apply_cow") for single in singles)

@@ -6,9 +6,11 @@ other files of this folder ask a ``VLLMRelease``.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, cached_property, partial
@@ -93,6 +95,7 @@ ANSWERS = {
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
 UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
 SCHEDULER, RETENTION = "v1.core.sched.scheduler", "prefix_cache_retention_interval"
+CHECKPOINT = "model_executor.layers.mamba.checkpoint"
 
 
 class VLLMRelease:
@@ -263,11 +266,17 @@ class VLLMRelease:
             block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32, sliding_window=window
         )
 
-    def mamba(self, size: int, drafts: int, align: bool) -> Any:
-        """A group of mamba layers; a block has one state. ``align``: states are cached at block boundaries."""
+    def mamba(self, size: int, drafts: int, align: bool, checkpoint: int | None) -> Any:
+        """A group of mamba layers; a block has one state. ``align``: states are cached at block boundaries.
+        ``checkpoint``: see ``LayersConfig``.
+        """
         if align and not self.has_align:
             raise Unsupported("the release does not cache mamba states at block boundaries")
-        more = {"mamba_cache_mode": "align" if align else "none"} if self.has_align else {}
+        more: dict[str, Any] = {"mamba_cache_mode": "align" if align else "none"} if self.has_align else {}
+        if checkpoint is not None:
+            if not self.leaves_checkpoints:
+                raise Unsupported("the release's layers leave no state inside a pass")
+            more |= {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": checkpoint}
         return self._specs.MambaSpec(
             block_size=size,
             shapes=((1,),),
@@ -278,6 +287,9 @@ class VLLMRelease:
 
     def scheduler(self, setup: Setup, groups: Sequence[Any]) -> Any:
         """A Scheduler, or an AsyncScheduler where two or more steps are in flight, whose layers are in these groups."""
+        most = min(setup.batch, setup.threshold or setup.batch)
+        if setup.align and most < setup.block_size and not self.splits_blocks:
+            raise Unsupported("a step has room for a block, where the release caches states at block boundaries")
         if setup.stages > 1 and not self.has_async_stages:
             raise Unsupported("the release's asynchronous scheduler serves no model with pipeline stages")
         layers = [self._specs.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(groups)]
@@ -301,8 +313,37 @@ class VLLMRelease:
             structured_output_manager=settings.no_grammar(),
             mm_registry=settings.no_images(),
             log_stats=False,
-            **self._sizes(setup, groups),
+            **self._sizes(setup, config, cached),
         )
+
+    def checkpoints(self, scheduler: Any, setup: Setup, alignment: int) -> Callable[[int, int], tuple[int, int] | None]:
+        """Where the workers leave the state inside a pass that computes the tokens from one up to another, by the
+        function that they call: after how many tokens, and at which place of the table. ``alignment``: see
+        ``LayersConfig``.
+        """
+        hit = self._utils.resolve_cache_hit_alignment_tokens(
+            scheduler.kv_cache_config, scheduler.vllm_config, scheduler.block_size, scheduler.hash_block_size
+        )
+        sizes = (scheduler.hash_block_size, setup.block_size)
+        compute = self._compute_checkpoints
+
+        def checkpoint_of(start: int, end: int) -> tuple[int, int] | None:
+            (offset,), (place,) = compute([end], [end - start], *sizes, alignment, setup.eagle, hit)
+            return (start + offset, place) if offset else None
+
+        return checkpoint_of
+
+    @cached_property
+    def _compute_checkpoints(self) -> Callable[..., tuple[list[int], list[int]]]:
+        """The function alone: its module needs kernels."""
+        names = ("get_mamba_prefill_checkpoint_position", "is_mamba_prefill_checkpoint_valid")
+        known = {name: getattr(self._specs, name) for name in names}
+        known["cdiv"] = self.imported.module("utils.math_utils").cdiv
+        tree = ast.parse(self.imported.text(CHECKPOINT))
+        tree.body = [node for node in tree.body if getattr(node, "name", "") == "compute_mamba_prefill_checkpoints"]
+        exec(compile(tree, CHECKPOINT, "exec"), known)
+        made: Callable[..., tuple[list[int], list[int]]] = known["compute_mamba_prefill_checkpoints"]
+        return made
 
     def _tuned(self, tuning: Tuning) -> dict[str, int]:
         """The fields of ``KVCacheConfig`` that a run tunes. Raises ``Unsupported`` where the release lacks an option
@@ -319,18 +360,42 @@ class VLLMRelease:
             field.name for field in fields(self._specs.KVCacheConfig)
         }:
             lacking.append(RETENTION)
+        if tuning.match is not None and not self.matches_units:
+            lacking.append("prefix_match_unit")
         if lacking:
             raise Unsupported(f"the release does not configure {', '.join(lacking)}")
         return {} if tuning.retention is None else {RETENTION: tuning.retention}
 
-    def _sizes(self, setup: Setup, groups: Sequence[Any]) -> dict[str, int]:
-        """The tokens of a block, and of a hash where the release asks for them: without a prefix cache groups may have
-        blocks of different sizes.
+    def _sizes(self, setup: Setup, config: StandIn, cached: Any) -> dict[str, int]:
+        """The tokens of a block, and of a hash where the release asks for them: the release decides them where it lets
+        a hash have fewer tokens than a block. Raises ``Unsupported`` where it refuses.
         """
         if "hash_block_size" not in inspect.signature(self._synchronous.__init__).parameters:
             return {"block_size": setup.block_size}
-        whole = math.lcm(*(spec.block_size for spec in groups))
-        return {"block_size": whole, "hash_block_size": whole}
+        if not self.matches_units:
+            whole = math.lcm(*(group.kv_cache_spec.block_size for group in cached.kv_cache_groups))
+            return {"block_size": whole, "hash_block_size": whole}
+        try:
+            whole, unit = self._utils.resolve_kv_cache_block_sizes(cached, config)
+        except ValueError as error:
+            raise Unsupported(f"no server has this configuration: {error}") from error
+        return {"block_size": whole, "hash_block_size": unit}
+
+    @cached_property
+    def leaves_checkpoints(self) -> bool:
+        """Layers with states may leave a state inside a pass for the prefix cache, and not at its end alone."""
+        return self.imported.has(CHECKPOINT) and hasattr(self._utils, "resolve_cache_hit_alignment_tokens")
+
+    @cached_property
+    def splits_blocks(self) -> bool:
+        """A step may compute less than a block of a model whose states are cached at block boundaries."""
+        refused = r"long_prefill_token_threshold\s*>=\s*(self\.cache_config\.)?block_size"
+        return re.search(refused, self.imported.text("config.vllm")) is None
+
+    @cached_property
+    def matches_units(self) -> bool:
+        """A server may ask how many tokens a hash has (``--prefix-match-unit``)."""
+        return "prefix_match_unit" in self.imported.text(UTILS)
 
     @staticmethod
     def _mark_eagle(layers: Sequence[Any]) -> None:
@@ -355,12 +420,6 @@ class VLLMRelease:
     def copies(output: Any) -> list[tuple[int, int]]:
         """The blocks that the workers copy before a step, each as source and target."""
         return [(int(source), int(target)) for source, target in getattr(output, "kv_cache_block_copies", None) or ()]
-
-    @staticmethod
-    def deferred(scheduler: Any) -> list[int]:
-        """The blocks that are given back once a step in flight is done."""
-        waiting = getattr(scheduler, "deferred_frees", ())
-        return [int(block.block_id) for _, blocks in waiting for block in blocks if not block.is_null]
 
     def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostCopies:
         """The connector of a scheduler with transfers."""

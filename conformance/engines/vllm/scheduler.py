@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -62,11 +62,14 @@ class VLLMScheduler:
         except (AssertionError, NotImplementedError) as error:
             raise Unsupported(f"no scheduler of the release has this configuration: {error}") from error
         self._manager = self._scheduler.kv_cache_manager
-        self._size = self._manager.block_pool.hash_block_size
-        self._watched = Moves(self._manager)
+        alignment = next((group["checkpoint"] for group in self._groups if "checkpoint" in group), None)
+        self._checkpoint = alignment and release.checkpoints(self._scheduler, self._setup, alignment)
+        self._size = self._manager.block_pool.hash_block_size  # tokens
+        self._watched = Moves(self._scheduler)
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
         self._host = self._connector if isinstance(self._connector, HostConnector | HostPoolConnector) else None
         self._loading: dict[int, RequestLoad] = {}
+        self._checkpoints: dict[tuple[int, int, int], int] = {}  # by request, group and block its place
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
         self._scheduler.kv_event_publisher = StandInPublisher(self._published)
@@ -102,6 +105,7 @@ class VLLMScheduler:
         running = {name for name, request in requests.items() if request.status == self._release.status.RUNNING}
         waits = {name: self._release.placeholders(request) for name, request in requests.items()}
         output = self._scheduler.schedule()
+        self._note_checkpoints()
         if output.num_scheduled_tokens or self._connector is not None:
             self._flying.append(output)
         preempted = (name for name in running if requests[name].status == self._release.status.PREEMPTED)
@@ -146,7 +150,8 @@ class VLLMScheduler:
             load = self._loading.pop(request)
             if end == load.first and self._connector is not None:
                 self._connector.failed(request)
-            lost += [block for table in load.tables for block in table[end // self._size : -(-load.end // self._size)]
+            size = self._setup.block_size
+            lost += [block for table in load.tables for block in table[end // size : -(-load.end // size)]
                      if end < load.end]  # fmt: skip
         done = None if self._host is None else self._host.done([*transfers.received], transfers.stored)
         return self._release.transferred([*map(str, transfers.received)], [*map(str, transfers.sent)], lost, done)
@@ -172,23 +177,27 @@ class VLLMScheduler:
         """The fields of the scheduler, its managers, its requests and its pool."""
         shown = reading.pool(self._release, self._manager.block_pool, self._named)
         return BlockCacheSnapshot(
-            pool=(free := reading.unheld(shown, {} if self._host is None else self._host.held())),
+            pool=(free := reading.unheld(shown, self._held())),
             requests={
                 int(name): self._known(request)
                 for name, request in self._scheduler.requests.items()
                 if not request.is_finished()
             },
-            deferred=tuple(self._release.deferred(self._scheduler)),
+            deferred=tuple(self._watched.deferred()),
             host=None if self._host is None else self._host.shown(),
             lent=tuple(free.free[len(shown.free) :]),
         )
+
+    def _held(self) -> Mapping[int, int]:
+        """How many copies hold each block, from block to block and to or from host memory."""
+        return Counter(self._watched.held()) + Counter({} if self._host is None else self._host.held())
 
     def published(self) -> PublishedEvents | None:
         """What the scheduler has published, and what the pool has said since, beside the hashes that the pool has."""
         if not self._setup.events:
             return None
         pool = self._manager.block_pool
-        events = [*self._published, *pool.take_events()]
+        events = [*self._published, *self._manager.take_events()]
         self._published.clear()
         keys = [self._release.event_key(key) for key in self._release.found(pool)]
         return PublishedEvents([self._release.event(event) for event in events], keys=keys)
@@ -219,6 +228,7 @@ class VLLMScheduler:
                     kind=kind,
                     blocks=tuple(map(tuple, blocks)),
                     text=() if kind == RUNNING else tuple(text),
+                    checkpoint=self._checkpoint(start, start + count) if self._checkpoint and not drafts else None,
                 ),
             )
 
@@ -232,9 +242,29 @@ class VLLMScheduler:
             tables=self._tables(request.request_id),
         )
 
+    def _note_checkpoints(self) -> None:
+        """A state that a pass leaves inside its tokens may be of fewer blocks of the text than stand before it in the
+        table of its request.
+        """
+        for move in [*self._watched.moves]:
+            if move.kind == "get":
+                for key in [key for key in self._checkpoints if key[-1] in move.blocks]:
+                    del self._checkpoints[key]
+            elif move.kind == "cache_partial" and move.first % self._setup.block_size == 0:
+                assert move.request is not None
+                assert move.group is not None
+                self._watched.apart(move)
+                self._checkpoints[move.request, move.group, move.blocks[0]] = move.first // self._setup.block_size - 1
+
     def _tables(self, name: str) -> Tables:
+        """The blocks of a request, each at the place of which its contents are."""
         managers = self._manager.coordinator.single_type_managers
-        return tuple(tuple(numbers(manager.req_to_blocks.get(name, ()))) for manager in managers)
+        tables = [numbers(manager.req_to_blocks.get(name, ())) for manager in managers]
+        for (request, group, block), place in self._checkpoints.items():
+            if request == int(name) and block in (table := tables[group]):
+                column = table.index(block)
+                table[column], table[place] = table[place], table[column]
+        return tuple(map(tuple, tables))
 
     def _named(self, key: bytes) -> Name | None:
         group, digest = self._release.split(key)
@@ -252,7 +282,7 @@ class VLLMScheduler:
             return self._release.full(setup.block_size)
         if group["kind"] == WINDOW:
             return self._release.window(setup.block_size, group["window"])
-        return self._release.mamba(setup.block_size, setup.drafts, setup.align)
+        return self._release.mamba(setup.block_size, setup.drafts, setup.align, group.get("checkpoint"))
 
 
 def _setup(config: Json) -> Setup:
@@ -273,10 +303,13 @@ def _setup(config: Json) -> Setup:
     retention = config.get("tuning", {}).get("retention") or 0
     if retention % config["block_size"] or (retention and kinds == {FULL}):
         raise Unsupported("blocks are retained every so many whole blocks, of layers with a window or with states")
+    match = config.get("tuning", {}).get("match")
+    if match is not None and (config["block_size"] % match or len(config["layers"]) == 1 or not config["caching"]):
+        raise Unsupported("a block has a whole number of hashes, of a prefix cache of several groups of layers")
     if MAMBA in kinds and not align:
         raise Unsupported("without a prefix cache a block of states is as large as the longest text")
-    if MAMBA in kinds and config["batch"] < config["block_size"]:
-        raise Unsupported("a step has room for a block, where states are cached at block boundaries")
+    if len({group.get("checkpoint") for group in config["layers"] if group["kind"] == MAMBA}) > 1:
+        raise Unsupported("all groups with states leave their checkpoints alike")
     return Setup(
         block_size=config["block_size"],
         blocks=config["blocks"] + 1,
@@ -305,6 +338,7 @@ def _tuning(config: Json) -> Tuning:
         config.get("watermark", 0),
         config.get("interval", 1),
         config.get("whole_prompts", True),
+        config.get("match"),
     )
 
 

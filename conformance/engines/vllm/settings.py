@@ -34,13 +34,15 @@ class Tuning:
     """Options that most servers do not set. ``retention``: tokens between which a group with a window or states keeps
     a prefix, 0 for none but the ends of prompts and where texts part, ``None`` for each block. ``watermark``: a request
     is admitted beside others only where so many blocks stay free. ``interval``: of so many steps one computes prompts.
-    ``whole``: a request is admitted where its whole prompt fits.
+    ``whole``: a request is admitted where its whole prompt fits. ``match``: tokens of a hash, where they are fewer than
+    those of a block; ``None`` for a block.
     """
 
     retention: int | None = None
     watermark: int = 0
     interval: int = 1
     whole: bool = True
+    match: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,13 +149,13 @@ def _cache(setup: Setup) -> StandIn:
         enable_mamba_fine_grained_prefix_cache=False,
         enable_mamba_shared_prefix_checkpoint=False,
         prefix_cache_retention_interval=setup.tuning.retention,
+        prefix_match_unit=setup.tuning.match,
         **(_CACHE_WITH_HOST if setup.host is not None else {}),
     )
 
 
 # What the connector to host memory reads beside the rest.
 _CACHE_WITH_HOST = {
-    "prefix_match_unit": None,
     "cache_dtype": "float32",
     "kv_cache_layout": None,
 }

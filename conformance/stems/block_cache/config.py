@@ -13,18 +13,24 @@ from conformance.stems.configs import EXPECTED, INCOMPLETE, Pages, PageSize, Req
 
 @exact
 class LayersConfig(TypedDict):
-    """A group of layers. ``window``: how many tokens a token reads, the last of which is itself; only of ``window``."""
+    """A group of layers. ``window``: how many tokens a token reads, the last of which is itself; only of ``window``.
+    ``checkpoint``: a pass that ends a prompt also leaves the state at the last position before from which the prefix
+    cache can go on, which is a multiple of so many tokens after the pass's first one; only of ``mamba``.
+    """
 
     kind: Literal["full", "window", "mamba"]
     window: NotRequired[Tokens]
+    checkpoint: NotRequired[Annotated[int, whole(1, 64)]]
 
 
 def _with_window(group: LayersConfig) -> LayersConfig:
-    """Layers of the kind ``window`` have a window, and no others."""
+    """Layers of the kind ``window`` have a window, and no others; only those with states leave checkpoints."""
     if group["kind"] == "window" and "window" not in group:
         raise PydanticCustomError(INCOMPLETE, "layers with a window need window")
     if group["kind"] != "window" and "window" in group:
         raise PydanticCustomError(EXPECTED, "no window, which only layers of the kind window have")
+    if group["kind"] != "mamba" and "checkpoint" in group:
+        raise PydanticCustomError(EXPECTED, "no checkpoint, which only layers of the kind mamba leave")
     return group
 
 
@@ -59,12 +65,14 @@ class TuningConfig(TypedDict):
     where texts part, and every ``retention`` tokens where it is not 0; without it at each block. ``watermark``: a
     request is admitted beside others only where so many blocks stay free. ``interval``: of so many steps one computes
     prompts. ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first chunk alone.
+    ``match``: the prefix cache finds prefixes of any multiple of so many tokens, not of whole blocks alone.
     """
 
     retention: NotRequired[Annotated[int, whole(0, 64)]]
     watermark: NotRequired[Annotated[int, whole(0, 16)]]
     interval: NotRequired[Annotated[int, whole(1, 8)]]
     whole_prompts: NotRequired[bool]
+    match: NotRequired[Annotated[int, whole(1, 64)]]
 
 
 Layers = Annotated[list[Annotated[LayersConfig, AfterValidator(_with_window)]], AfterValidator(_few)]

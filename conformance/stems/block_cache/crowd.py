@@ -24,7 +24,7 @@ MOVES = (4, 8)  # of a round, at least and at most
 LONG = 300  # so many steps, and a scheduler has done what it can
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     **{"layers": tuple(range(len(LAYERS))), "drafts": tuple(range(len(DRAFTS)))},
-    **{"blocks": (10, 12, 14, 20), "batch": (8, 16), "steps_in_flight": (1, 2, 3), "threshold": (0, 0, 5)},
+    **{"blocks": (10, 12, 14, 20), "batch": (8, 16), "steps_in_flight": (1, 2, 3), "threshold": (0, 0, 5, 0, 0, 3)},
     **{"policy": ("fcfs", "priority"), "caching": (True, True, True, False), "transfers": (False, False, True)},
     **{"reoffers": (True, False), "failure": ("recompute", "recompute", "fail"), "host": (None, *HOSTS, *HOST_POOLS)},
     "tuning": TUNINGS,

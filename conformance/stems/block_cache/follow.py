@@ -208,7 +208,7 @@ class Follower:
             if request not in again:
                 self._leaves(request)
         loads = [] if step is None else [request for request in step.loads if not self.must_know(request).rows]
-        self._moves(without_withdrawn(moves), known, passes, loads)
+        self._moves(without_withdrawn([self._as_whole(move) for move in moves]), known, passes, loads)
         for request, one in passes.items():
             self._launched(request, one, known)
         for request in gone:
@@ -271,6 +271,12 @@ class Follower:
             for block in move.blocks
             if block != NULL and group == (self.state.pool.home(block) if move.group is None else move.group)
         ]
+
+    def _as_whole(self, move: Move) -> Move:
+        """A hash of so many tokens as whole blocks have is one of a whole block."""
+        if move.kind != "cache_partial" or move.first % self.size:
+            return move
+        return move._replace(kind="cache", first=move.first // self.size - 1)
 
     def _move(self, move: Move, known: Mapping[int, Known], passes: Mapping[int, RequestPass]) -> None:
         if move.kind == "evict":

@@ -97,6 +97,11 @@ class BlockMemory:
         if target:
             self._blocks[target] = list(self._blocks.get(source, [-1] * self._size))
 
+    def copy_all(self, copies: Iterable[tuple[int, int]]) -> None:
+        """Each source is copied to its target. All sources are read before a target is written, as by one kernel."""
+        read = [(target, list(self._blocks.get(source, [-1] * self._size))) for source, target in copies]
+        self._blocks.update(read)
+
     # Reads.
 
     def wrong(self, group: int, table: Sequence[int], prefixes: Sequence[int], first: int) -> tuple[int, int] | None:

@@ -51,7 +51,8 @@ class RequestPass:
     ``samples``: the step computes the request's last token, so that a token is sampled after it. ``kind``: ``NEW``,
     ``RESUMED`` (after a preemption) or ``RUNNING``. ``blocks``: what the workers are told of its blocks: the whole
     tables of a new or resumed request, the blocks that are appended to the tables of a running one. ``text``: for a new
-    or resumed request its tokens as the scheduler knows them; else empty.
+    or resumed request its tokens as the scheduler knows them; else empty. ``checkpoint``: layers with states also leave
+    the state after so many tokens of the request, at this place of its table; ``None`` where they do not.
     """
 
     start: int
@@ -61,6 +62,7 @@ class RequestPass:
     kind: str
     blocks: Tables
     text: tuple[int, ...] = ()
+    checkpoint: tuple[int, int] | None = None
 
 
 class RequestLoad(NamedTuple):
@@ -167,7 +169,8 @@ class BlockCacheEngine(Engine, Protocol):
 
     Configuration: ``block_size`` (tokens), ``blocks`` (usable blocks, without the null block), ``layers`` (a list of
     groups of layers: ``{"kind": "full"}``, ``{"kind": "window", "window": tokens}``, where a token reads that many
-    tokens and the last of them is itself, or ``{"kind": "mamba"}``), ``caching``, ``batch`` (most tokens of a step),
+    tokens and the last of them is itself, or ``{"kind": "mamba"}``, with ``checkpoint`` where a pass leaves a state
+    inside its tokens, see ``LayersConfig``), ``caching``, ``batch`` (most tokens of a step),
     ``requests`` (most requests that run at once), ``drafts`` (draft tokens of a request in a step, 0 for none),
     ``eagle`` (the drafts come from layers with KV cache of their own), ``steps_in_flight`` (1, 2 with an asynchronous
     scheduler, up to 4 where the model is also split into stages that compute one after the other), ``threshold`` (most
@@ -184,7 +187,8 @@ class BlockCacheEngine(Engine, Protocol):
     keep a prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where
     it is not 0, at each block if left out; ``watermark``: a request is admitted beside others only where so many blocks
     stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where
-    its whole prompt fits, not its first chunk alone).
+    its whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so
+    many tokens, not of whole blocks alone, and a request goes on in a copy of the last block).
 
     ``moves``: what was done to blocks in the last call, in order.
     """

@@ -27,7 +27,12 @@ MOST_LENGTH, MOST_HERE = 40, 4
 ADAPTER = 1  # the mark of a text that is computed with a LoRA adapter; a text with a cache salt has the mark 2
 MOST_STEPS = 60  # that compute what is left at the end of a run
 ATTENTION, WINDOWED, STATES = {"kind": FULL}, {"kind": WINDOW, "window": 6}, {"kind": MAMBA}
-LAYERS = ([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED])
+CHECKPOINTS = {"kind": MAMBA, "checkpoint": 1}
+LAYERS = (
+    *([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED]),
+    [ATTENTION, CHECKPOINTS],
+)
+OTHER_LAYERS = LAYERS[:4]  # of the configurations that are tried where an engine does not support the drawn one
 DRAFTS = (
     (0, False),
     (0, False),
@@ -54,6 +59,7 @@ HOST_POOLS = tuple(
 TUNINGS: tuple[Json | None, ...] = (
     *(None, {"retention": 0}, {"retention": 8}, {"retention": 0}),
     *({"retention": 0, "whole_prompts": False}, {"watermark": 2}, {"retention": 0, "interval": 2}),
+    *({"match": 1}, {"retention": 0, "match": 2}, {"retention": 0, "match": 1}),
 )
 OF_TRANSFERS = ("reoffers", "failure", "host")  # what is configured of transfers alone
 CONFIG = {
@@ -62,7 +68,7 @@ CONFIG = {
     "blocks": st.sampled_from((14, 10, 12, 20)),
     "batch": st.sampled_from((16, 8)),
     "steps_in_flight": st.sampled_from((1, 2, 3)),
-    "threshold": st.sampled_from((0, 0, 5)),
+    "threshold": st.sampled_from((0, 0, 5, 0, 0, 3)),
     "policy": st.sampled_from(("fcfs", "priority")),
     "caching": st.sampled_from((True, True, True, False)),
     "transfers": st.sampled_from((False, False, True)),
@@ -83,7 +89,7 @@ def _others(config: Json, known: Json) -> list[Json]:
     fixed = _without(known, *OF_TRANSFERS, "tuning")
     found: list[Json] = [
         {**fixed, **{"layers": layers, "drafts": drafts, "eagle": eagle, "steps_in_flight": steps}, "caching": caching}
-        for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2, 3), (True, False))
+        for layers, (drafts, eagle), steps, caching in product(OTHER_LAYERS, KINDS_OF_DRAFTS, (1, 2, 3), (True, False))
     ]
     of_transfers = {name: config[name] for name in ("reoffers", "failure")}
     found = [
@@ -96,12 +102,17 @@ def _others(config: Json, known: Json) -> list[Json]:
     return found
 
 
-def _with_fewer_steps(kinds: list[Json]) -> Iterator[Json]:
-    """These configurations, and after each with more than two steps in flight the same with two."""
+def _plainer(kinds: list[Json]) -> Iterator[Json]:
+    """These configurations, and after each with checkpoints one without, and with more than two steps in flight one
+    with two.
+    """
     for kind in kinds:
         yield kind
+        plain = {**kind, "layers": [STATES if group == CHECKPOINTS else group for group in kind["layers"]]}
+        if plain != kind:
+            yield plain
         if kind["steps_in_flight"] > 2:
-            yield {**kind, "steps_in_flight": 2}
+            yield {**plain, "steps_in_flight": 2}
 
 
 def _without(config: Json, *names: str) -> Json:
@@ -148,7 +159,7 @@ class BlockCacheMachine(StemMachine):
         exchanging = [{**alone, **attention, "reoffers": False, "failure": "recompute"}] if "host" in known else []
         wanted = [*([known, *exchanging] if known["transfers"] else []), *kinds]
         untuned = [_without(kind, "tuning") for kind in wanted] if "tuning" in known else []
-        for kind in [*_with_fewer_steps([*wanted, *untuned]), *_others(config, known)]:
+        for kind in [*_plainer([*wanted, *untuned]), *_others(config, known)]:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return
@@ -161,10 +172,10 @@ class BlockCacheMachine(StemMachine):
         if self.excludes(Exclusion.TWO_STEPS):
             config["steps_in_flight"] = 1
         in_flight = self.excludes(Exclusion.DRAFTS_IN_FLIGHT) and config["steps_in_flight"] > 1
-        states = self.excludes(Exclusion.STATES_WITH_DRAFTS) and STATES in config["layers"]
-        if in_flight or states:
+        states = any(group["kind"] == MAMBA for group in config["layers"])
+        if in_flight or (states and self.excludes(Exclusion.STATES_WITH_DRAFTS)):
             config |= {"drafts": 0, "eagle": False}
-        if self.excludes(Exclusion.STATES_IN_ONE_STEP) and STATES in config["layers"] and config["caching"]:
+        if self.excludes(Exclusion.STATES_IN_ONE_STEP) and states and config["caching"]:
             config["requests"] = 1
         if self.excludes(Exclusion.TRANSFERS_IN_FLIGHT) and config["steps_in_flight"] > 1:
             config["transfers"] = False
@@ -172,10 +183,22 @@ class BlockCacheMachine(StemMachine):
             config["reoffers"] = False
         if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and WINDOWED in config["layers"]:
             config["events"] = False
+        if config.get("tuning", {}).get("match", config["block_size"]) < config["block_size"]:
+            config = self._avoiding_parts(config, states)
         if self.excludes(Exclusion.HOST_ANSWERS) and "host" in config:
             config["host"] = {**config["host"], "prompt_only": True}
         if self.excludes(Exclusion.CROWDED_LOADS) and config["transfers"]:
             config["blocks"] = MOST_WITH_TRANSFERS * -(-MOST_LENGTH // config["block_size"])
+        return config
+
+    def _avoiding_parts(self, config: Json, states: bool) -> Json:
+        """The configuration without what known differences need, where the prefix cache finds parts of blocks."""
+        if self.excludes(Exclusion.EVENTS_OF_PARTS):
+            config = {**config, "events": False}
+        if self.excludes(Exclusion.PARTS_IN_ONE_STEP) and states:
+            config = {**config, "requests": 1}
+        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and CHECKPOINTS in config["layers"]:
+            config = {**config, "tuning": {**config["tuning"], "retention": 0}}
         return config
 
     @property

@@ -331,8 +331,9 @@ class BlockCacheRun:
         """The pool has room for the longest request, with its drafts and their states."""
         config, drafts = self.config, self.config["drafts"]
         places = -(-(config["max_length"] + drafts) // self.size)
-        states = sum(group["kind"] == MAMBA for group in config["layers"])
-        return bool(places * len(config["layers"]) + states * (drafts + 1) <= config["blocks"])
+        states = [group for group in config["layers"] if group["kind"] == MAMBA]
+        more = sum(drafts + 1 + ("checkpoint" in group) for group in states)
+        return bool(places * len(config["layers"]) + more <= config["blocks"])
 
     def _must_end(self, failed: Collection[int]) -> None:
         """The requests that have ended have their last token, and only they. ``failed``: those that may end earlier."""

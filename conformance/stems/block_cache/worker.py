@@ -6,7 +6,8 @@ compute the steps in the order in which they were sent, and nobody else writes i
 Attention layers write the slots of all tokens of a step first and then read: a group with full attention all tokens up
 to the last one, a group with a window the last ``window`` tokens of each. Mamba layers do the reverse: first each pass
 of a step copies the state from which it goes on to its block, then each pass reads it, and only then passes write new
-states. So no pass can go on from a state that the same step computes. Copies of states to block boundaries come last.
+states, that of a checkpoint among them. So no pass can go on from a state that the same step computes. Copies of states
+to block boundaries come last.
 Drafts that are refused are nobody's text. The layers of an EAGLE head are left out.
 """
 
@@ -131,8 +132,7 @@ class Workers:
         """
         step, jobs = self._flying.popleft()
         self.step += 1
-        for source, target in step.copies:
-            self._memory.copy(source, target)
+        self._memory.copy_all(step.copies)
         works = [self._work(job, sampled.get(job.request)) for job in jobs]
         found = [each for each in self._computed(works) if each is not None and each.request in here]
         return found[0] if found else None
@@ -307,9 +307,14 @@ class Workers:
         return None
 
     def _write_states(self, work: Work, places: StatePlaces) -> None:
-        """A pass with drafts leaves the state after each of its tokens in a block of its own."""
-        ends = range(work.known, work.end + 1)
+        """A pass with drafts leaves the state after each of its tokens in a block of its own; one with a checkpoint
+        also that state.
+        """
+        ends, checkpoint = range(work.known, work.end + 1), work.job.request_pass.checkpoint
         for group in self._mamba:
+            if checkpoint is not None:
+                tokens, place = checkpoint
+                self._memory.write_state(group, _at(work.job.tables[group], place), work.here.prefixes[tokens - 1])
             refused = self._memory.refused(work.refused, work.job.request)
             after = [*(work.here.prefixes[end - 1] for end in ends), *refused]
             for place, prefix in enumerate(after, start=places.target):

@@ -57,7 +57,7 @@ def _staged(config: Json) -> list[str]:
 
 
 # What a run tunes, with the default of a server; the retention has it from 0.30.0 on.
-TUNED: Mapping[str, object] = {"retention": 0, "watermark": 0, "interval": 1, "whole_prompts": True}
+TUNED: Mapping[str, object] = {"retention": 0, "watermark": 0, "interval": 1, "whole_prompts": True, "match": None}
 
 
 def _tuned(config: Json) -> dict[str, str]:
@@ -71,6 +71,7 @@ def _tuned(config: Json) -> dict[str, str]:
         "watermark": f"--watermark {(has['watermark'] + 0.5) / (config['blocks'] + NULL_BLOCK):.3f}",
         "interval": f"--prefill-schedule-interval {has['interval']}",
         "whole_prompts": "--no-scheduler-reserve-full-isl",
+        "match": f"--prefix-match-unit {has['match']}",
     }
     return {name: texts[name] for name, default in TUNED.items() if has[name] != default}
 
@@ -93,7 +94,8 @@ def without(config: Json, flag: str) -> Json:
     """The configuration without one of its ``flags``."""
     for name, text in _tuned(config).items():
         if text == flag:
-            return {**config, "tuning": {**config.get("tuning", {}), name: TUNED[name]}}
+            tuning = {**config.get("tuning", {}), name: TUNED[name]}
+            return {**config, "tuning": {option: value for option, value in tuning.items() if value is not None}}
     if flag in _staged(config):
         return {**config, "steps_in_flight": 2}
     option, _, default = SWITCHED[flag]

@@ -39,6 +39,7 @@ class BlockHooks:
         self._take = take
         self._groups = {id(single): at for at, single in enumerate(manager.coordinator.single_type_managers)}
         self._package = _package(vars(sys.modules[type(manager).__module__]))
+        self._hands_out = False  # blocks are handed out now, which lose their hashes
         self._is_engine: dict[int, bool] = {}  # by the id of the globals of a module, whether it is the engine's
         pool = manager.block_pool
         for name, hook in self._hooks().items():
@@ -76,6 +77,7 @@ class BlockHooks:
             "cache_full_blocks": self._cache,
             "cache_partial_block": self._partial,
             "evict_blocks": self._evict,
+            "_maybe_evict_cached_block": self._forget,
             "reset_prefix_cache": self._reset,
             "move_block_hashes": self._move,
             "unpin_blocks": self._unpin,
@@ -85,7 +87,11 @@ class BlockHooks:
 
     def _get(self, function: Function, _: Any) -> Function:
         def get_new_blocks(*args: Any, **kwargs: Any) -> Any:
-            taken = function(*args, **kwargs)
+            self._hands_out = True
+            try:
+                taken = function(*args, **kwargs)
+            finally:
+                self._hands_out = False
             if taken:
                 self._note("get", [*taken])
             return taken
@@ -135,6 +141,8 @@ class BlockHooks:
             done = function(*args, **kwargs)
             request, group = given("request", args, kwargs), given("kv_cache_group_id", args, kwargs)
             block, tokens = given("block", args, kwargs), given("num_tokens", args, kwargs)
+            if given("replace_existing_hashes", args, kwargs):
+                self._take(Noted("evict", [block], request, group))
             self._take(Noted("cache_partial", [block], request, group, tokens))
             return done
 
@@ -142,11 +150,24 @@ class BlockHooks:
 
     def _evict(self, function: Function, pool: Any) -> Function:
         def evict_blocks(block_ids: Any, *args: Any, **kwargs: Any) -> Any:
-            done = function(block_ids, *args, **kwargs)
+            self._hands_out = True
+            try:
+                done = function(block_ids, *args, **kwargs)
+            finally:
+                self._hands_out = False
             self._note("evict", [pool.blocks[at] for at in sorted(block_ids)])
             return done
 
         return evict_blocks
+
+    def _forget(self, function: Function, _: Any) -> Function:
+        def maybe_evict_cached_block(block: Any, *args: Any, **kwargs: Any) -> Any:
+            done = function(block, *args, **kwargs)
+            if done and not self._hands_out:
+                self._note("evict", [block])
+            return done
+
+        return maybe_evict_cached_block
 
     def _reset(self, function: Function, _: Any) -> Function:
         def reset_prefix_cache(*args: Any, **kwargs: Any) -> Any:
