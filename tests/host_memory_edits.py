@@ -43,6 +43,14 @@ Drawn = Mapping[str, st.SearchStrategy[Any]]  # by choice of a configuration
 EXAMPLES, SEEDS = 150, (1, 2, 3)
 
 
+def with_host(hosts: Sequence[Json]) -> Drawn:
+    """What is drawn of servers with one of these host memories."""
+    return {"transfers": st.just(True), "host": st.sampled_from(hosts)}
+
+
+OF_HOSTS = with_host(rules.HOSTS)
+
+
 class Edit(NamedTuple):
     """In a class of a module, or in a method of one, one text is replaced. ``of``: the class, or class and method."""
 
@@ -133,15 +141,10 @@ def made(edit: Edit) -> Iterator[None]:
         setattr(holder, name, real)
 
 
-def with_host(hosts: Sequence[Json]) -> Drawn:
-    """What is drawn of servers with one of these host memories."""
-    return {"transfers": st.just(True), "host": st.sampled_from(hosts)}
-
-
 def broken(
     make: Any,
     seeds: Sequence[int] = SEEDS,
-    drawn: Drawn = MappingProxyType(with_host(rules.HOSTS)),
+    drawn: Drawn = OF_HOSTS,
     known: Collection[BlockCacheExclusion] = KNOWN,
 ) -> str | None:
     """The law that drawn runs find broken, with the first of the seeds that finds one. ``drawn``: what they draw in
@@ -161,7 +164,7 @@ def main(
     release: str,
     names: list[str],
     edits: Mapping[str, Edit | tuple[Edit, ...]] = MappingProxyType({**BUGS, **HARMLESS}),
-    drawn: Drawn = MappingProxyType(with_host(rules.HOSTS)),
+    drawn: Drawn = OF_HOSTS,
     known: Collection[BlockCacheExclusion] = KNOWN,
 ) -> None:
     """Prints what is found of each edit; some are made at several places. ``drawn``, ``known``: see ``broken``."""

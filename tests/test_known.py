@@ -208,7 +208,7 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.PARTS_IN_ONE_STEP: (PARTS, {**PARTS, "requests": 1}),
     BlockCacheExclusion.CHECKPOINTS_AFTER_PARTS: (
         {"layers": [CHECKPOINTS], "tuning": {"match": 2}},
-        {"layers": [CHECKPOINTS], "tuning": {"match": 2, "retention": 0}},
+        {"layers": [STATES], "tuning": {"match": 2}},
     ),
 }
 

@@ -25,6 +25,12 @@ def whole(seen: BlockPoolSnapshot, size: int) -> BlockPoolSnapshot:
     return replace(seen, named=named, found={name: blocks for name, blocks in seen.found.items() if is_whole(name)})
 
 
+def parts(seen: BlockPoolSnapshot, size: int) -> Iterator[tuple[Name, tuple[int, ...]]]:
+    """The hashes of blocks that are computed only in part, each with the blocks that the prefix cache finds for it."""
+    is_whole = _whole(size)
+    return ((name, blocks) for name, blocks in seen.found.items() if name is not None and not is_whole(name))
+
+
 def _names(seen: BlockPoolSnapshot) -> Iterator[Name | None]:
     for names in seen.named.values():
         yield from names

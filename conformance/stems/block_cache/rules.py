@@ -108,11 +108,15 @@ def _plainer(kinds: list[Json]) -> Iterator[Json]:
     """
     for kind in kinds:
         yield kind
-        plain = {**kind, "layers": [STATES if group == CHECKPOINTS else group for group in kind["layers"]]}
+        plain = {**kind, "layers": _without_checkpoints(kind["layers"])}
         if plain != kind:
             yield plain
         if kind["steps_in_flight"] > 2:
             yield {**plain, "steps_in_flight": 2}
+
+
+def _without_checkpoints(layers: list[Json]) -> list[Json]:
+    return [STATES if group == CHECKPOINTS else group for group in layers]
 
 
 def _without(config: Json, *names: str) -> Json:
@@ -197,8 +201,8 @@ class BlockCacheMachine(StemMachine):
             config = {**config, "events": False}
         if self.excludes(Exclusion.PARTS_IN_ONE_STEP) and states:
             config = {**config, "requests": 1}
-        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and CHECKPOINTS in config["layers"]:
-            config = {**config, "tuning": {**config["tuning"], "retention": 0}}
+        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS):
+            config = {**config, "layers": _without_checkpoints(config["layers"])}
         return config
 
     @property

@@ -8,7 +8,7 @@ stand-in workers compute what it launches (``conformance.stems.block_cache.worke
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from conformance.stems.block_cache.exchange import Exchange
 from conformance.stems.block_cache.follow import NOTHING_HELD, BlockStories, Follower
 from conformance.stems.block_cache.host import HOST_RESTS, IdleCopies, does_not_rest
 from conformance.stems.block_cache.memory import Misread
-from conformance.stems.block_cache.projection import problems, project, whole
+from conformance.stems.block_cache.projection import parts, problems, project, whole
 from conformance.stems.block_cache.protocol import (
     MAMBA,
     WINDOW,
@@ -381,7 +381,19 @@ class BlockCacheRun:
     def beyond_state(self) -> list[str]:
         """What is wrong with the free queue, the prefix cache, host memory, or what the scheduler knows of requests."""
         slots = Domain(1, self.config.get("host", {"slots": 0})["slots"])
-        return problems(self.law.state, self.seen, self._pool, self.follower.here, slots)
+        found = problems(self.law.state, self.seen, self._pool, self.follower.here, slots)
+        return found if self.flying else [*found, *self._parts()]
+
+    def _parts(self) -> Iterator[str]:
+        """What is wrong with the blocks that the prefix cache finds for a part of a block, while no step is in flight:
+        the law knows whole blocks alone.
+        """
+        for name, blocks in parts(self.seen.pool, self.size):
+            for block in blocks:
+                mark, *text = name.text
+                if (missing := self.workers.lacks(name.group, mark, text, block)) is not None:
+                    what = f"for the first {len(text)} tokens of a text in group {name.group}"
+                    yield f"the prefix cache finds block {block} {what}, and it does not hold token {missing} of them"
 
     def judge(self) -> None:
         """Nothing to add: the invariants say everything."""

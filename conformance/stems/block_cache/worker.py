@@ -137,6 +137,17 @@ class Workers:
         found = [each for each in self._computed(works) if each is not None and each.request in here]
         return found[0] if found else None
 
+    def lacks(self, group: int, mark: int, text: Sequence[int], block: int) -> int | None:
+        """The first token of the last block of a text that a block of a group does not hold; of a group with states the
+        length of the text, where the block does not hold the state after it. ``None`` where nothing is missing.
+        """
+        prefixes = self._memory.prefixes(text, self._memory.root(mark))
+        if group in self._mamba:
+            return len(text) if self._memory.wrong_state(group, block, prefixes[-1]) else None
+        place = (len(text) - 1) // self._size
+        wrong = self._memory.wrong(group, [*[NULL] * place, block], prefixes, place * self._size)
+        return None if wrong is None else wrong[0]
+
     # Transfers.
 
     def received(self, request: int, load: RequestLoad, text: Sequence[int]) -> None:
