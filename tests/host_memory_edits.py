@@ -35,6 +35,8 @@ KNOWN = (  # of 0.33.0
     BlockCacheExclusion.HOST_RESET_AGAIN,
     BlockCacheExclusion.HOST_RESET_UNDER_LOAD,
     BlockCacheExclusion.HOST_RESET_OF_WINDOWS,
+    BlockCacheExclusion.IDLE_COPIES,
+    BlockCacheExclusion.RESET_OF_STORES,
 )
 EXAMPLES, SEEDS = 150, (1, 2, 3)
 

@@ -173,12 +173,14 @@ def test_every_exclusion_is_looked_for_above() -> None:
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
 
 
-# Our scheduler has no host memory: runs on vLLM's are in tests/test_vllm_host_memory.py.
+# Our scheduler has no host memory: runs on vLLM's are in tests/test_vllm_host_memory.py and test_vllm_host_pool.py.
 OF_HOST_MEMORY = {
     BlockCacheExclusion.HOST_RESET_AGAIN,
     BlockCacheExclusion.HOST_RESET_UNDER_LOAD,
     BlockCacheExclusion.HOST_RESET_OF_WINDOWS,
     BlockCacheExclusion.HOST_RELOAD,
+    BlockCacheExclusion.IDLE_COPIES,
+    BlockCacheExclusion.RESET_OF_STORES,
 }
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.HOST_ANSWERS: (

@@ -105,6 +105,11 @@ def _connector(config: Json) -> Json:
     host = config.get("host")
     if host is None:
         return {"kv_connector": "CONNECTOR", "kv_role": "kv_both", **failure}
+    if host.get("pool"):
+        sized = {"cpu_bytes_to_use": f"the bytes of {host['slots'] + NULL_BLOCK} blocks"}
+        lazy = {"lazy_offload": True} if host["pool"] == "lazy" else {}
+        more = {"kv_connector_extra_config": {**sized, **lazy}, **failure}
+        return {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both", **more}
     blocks = host["slots"] * host["blocks_per_slot"]
     more = {"cpu_bytes_to_use": f"the bytes of {blocks} block{'s' * (blocks > 1)}", "eviction_policy": host["policy"]}
     more |= {"blocks_per_chunk": host["blocks_per_slot"], "store_threshold": host["threshold"]}
@@ -135,6 +140,7 @@ def _reset(step: Json) -> str:
 CALLS: dict[str, Callable[[Json], str]] = {
     "add": _add,
     "arrive": _arrive,
+    "copied": lambda _: "# the copies to host memory end",
     "stored": lambda step: f"# copy {step['job']} to host memory ends",
     "sent": lambda step: f"# the connector says that the blocks of request {step['request']} were read",
     "abort": lambda step: f"# the client of request {step['request']} goes away",
