@@ -211,7 +211,8 @@ class BlockCacheMachine(StemMachine):
             for request in self.begun.waiting():
                 self.do("abort", request=request)
         self._copy_all()
-        if self.begun.exchange.is_quiet() or not self._copies_without_end():
+        asleep = self.begun.seen.sleeps and self._is_small_and_lazy()  # it copies on when it is woken
+        if self.begun.exchange.is_quiet() or not (asleep or self._copies_without_end()):
             self.do("audit")
         self.do("reset", preempt=False)
 
@@ -229,12 +230,13 @@ class BlockCacheMachine(StemMachine):
         return asleep or self._copies_without_end()
 
     def _copies_without_end(self) -> bool:
-        """A known engine may go on for ever here: no request comes, and host memory is a lazy pool that is smaller than
-        the device.
-        """
+        """A known engine may go on for ever here: no request comes."""
+        return self._is_small_and_lazy() and self.begun.idle.share >= 1 and self.excludes(Exclusion.IDLE_COPIES)
+
+    def _is_small_and_lazy(self) -> bool:
+        """Host memory is a lazy pool that is smaller than the device: copies may go round."""
         host, blocks = self.begun.config.get("host", {}), self.begun.config["blocks"]
-        is_small = host.get("pool") == "lazy" and host["slots"] < blocks
-        return is_small and self.begun.idle.share >= 1 and self.excludes(Exclusion.IDLE_COPIES)
+        return host.get("pool") == "lazy" and bool(host["slots"] < blocks)
 
     def _copy_all(self) -> None:
         """A scheduler whose host memory is a pool of blocks may have blocks left to copy when nobody is there."""
