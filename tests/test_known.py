@@ -23,7 +23,7 @@ from conformance.search import check
 from conformance.stems import exclusions
 from conformance.stems.allocator.exclusions import AllocatorExclusion
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion
-from conformance.stems.block_cache.rules import STATES, WINDOWED, BlockCacheMachine
+from conformance.stems.block_cache.rules import ATTENTION, STATES, WINDOWED, BlockCacheMachine
 from conformance.stems.block_pool.exclusions import BlockPoolExclusion
 from conformance.stems.cache.exclusions import CacheExclusion
 from conformance.stems.exclusions import known as known_exclusions
@@ -204,6 +204,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     ),
     BlockCacheExclusion.CROWDED_LOADS: ({"transfers": True}, {"transfers": True, "blocks": 80}),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
+    BlockCacheExclusion.STATES_WITH_TRANSFERS: (
+        {"layers": [ATTENTION, STATES], "transfers": True},
+        {"layers": [ATTENTION], "transfers": True},
+    ),
     BlockCacheExclusion.STATES_IN_ONE_STEP: ({"layers": [STATES]}, {"layers": [STATES], "requests": 1}),
 }
 
@@ -222,6 +226,8 @@ def test_a_scheduler_is_drawn_without_what_a_known_difference_needs(member: Bloc
     ("member", "config"),
     [
         (BlockCacheExclusion.PRIORITY, {"policy": "priority", "caching": False}),
+        (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
+        (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
         (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
     ],
 )

@@ -163,6 +163,8 @@ class BlockCacheMachine(StemMachine):
         states = self.excludes(Exclusion.STATES_WITH_DRAFTS) and STATES in config["layers"]
         if in_flight or states:
             config |= {"drafts": 0, "eagle": False}
+        if self.excludes(Exclusion.STATES_WITH_TRANSFERS) and STATES in config["layers"] and config["transfers"]:
+            config["layers"] = [ATTENTION]
         if self.excludes(Exclusion.STATES_IN_ONE_STEP) and STATES in config["layers"] and config["caching"]:
             config["requests"] = 1
         if self.excludes(Exclusion.TRANSFERS_IN_FLIGHT) and config["steps_in_flight"] > 1:
