@@ -44,9 +44,7 @@ class Connector(SupportsHMA):  # type: ignore[misc]
 
 
 config = Values(
-    max_num_seqs=1,
-    max_num_batched_tokens=8,
-    max_model_len=9,
+    **{"max_num_seqs": 1, "max_num_batched_tokens": 8, "max_model_len": 9, "max_in_flight_tokens": 8},
     policy="fcfs",
     long_prefill_token_threshold=0,
     enable_chunked_prefill=True,
@@ -56,13 +54,9 @@ config = Values(
     enable_prefix_caching=True,
     block_size=BLOCK,
     mamba_cache_mode="align",
-    decode_context_parallel_size=1,
-    prefill_context_parallel_size=1,
-    pipeline_parallel_size=1,
+    **{f"{what}_parallel_size": 1 for what in ("decode_context", "prefill_context", "pipeline")},
     get_encoder_cache_manager_obj=lambda *_: None,
-    num_speculative_tokens=0,
-    num_lookahead_tokens=0,
-    max_in_flight_tokens=8,
+    **{"num_speculative_tokens": 0, "num_lookahead_tokens": 0},
     is_kv_consumer=True,
     max_concurrent_batches=1,
 )
@@ -71,10 +65,7 @@ kv_cache_utils.init_none_hash(sha256)
 full = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
 mamba = MambaSpec(
     block_size=BLOCK,
-    shapes=((1,),),
-    dtypes=(torch.float32,),
-    num_speculative_blocks=0,
-    mamba_cache_mode="align",
+    **{"shapes": ((1,),), "dtypes": (torch.float32,), "num_speculative_blocks": 0, "mamba_cache_mode": "align"},
 )
 groups = [KVCacheGroupSpec(["full"], full), KVCacheGroupSpec(["mamba"], mamba)]
 scheduling.KVConnectorFactory = Values(create_connector=lambda **_: Connector())
