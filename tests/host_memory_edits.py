@@ -38,6 +38,8 @@ KNOWN = (  # of 0.33.0
     BlockCacheExclusion.EVENTS_OF_PARTS,
     BlockCacheExclusion.PARTS_IN_ONE_STEP,
     BlockCacheExclusion.CHECKPOINTS_AFTER_PARTS,
+    BlockCacheExclusion.IDLE_COPIES,
+    BlockCacheExclusion.RESET_OF_STORES,
 )
 Drawn = Mapping[str, st.SearchStrategy[Any]]  # by choice of a configuration
 EXAMPLES, SEEDS = 150, (1, 2, 3)

@@ -5,6 +5,7 @@ picture shows requests that have no blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.stems.block_cache.follow import without_withdrawn
+from conformance.stems.block_cache.jobs import first_state
 from conformance.stems.block_cache.protocol import NEW, RUNNING, Launched, Move, RequestPass
 from conformance.stems.block_cache.run import ABORT, ENDS, PROGRESS, STILL
 from conformance.stems.block_cache.worker import Workers
@@ -141,3 +143,10 @@ def test_a_request_that_is_called_new_again_keeps_what_steps_in_flight_compute()
     workers.launched(Launched({1: RequestPass(0, 9, 0, True, NEW, ((4, 5, 6),), TEXT)}))
     assert workers.completed({1: [9]}, (1,)) is None
     assert workers.completed({1: [9]}, (1,)) is None
+
+
+def test_a_pass_uses_the_states_from_the_one_on_that_it_goes_on_from() -> None:
+    """A state at place p is that after the tokens up to the end of block p, or of a part of it."""
+    state: Any = SimpleNamespace(block_size=4, first=lambda row: row)
+    assert [first_state(state, 0, start) for start in (0, 1, 4, 5, 8, 9)] == [0, 0, 0, 1, 1, 2]
+    assert first_state(state, 1, 1) == 1

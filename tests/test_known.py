@@ -23,7 +23,7 @@ from conformance.search import check
 from conformance.stems import exclusions
 from conformance.stems.allocator.exclusions import AllocatorExclusion
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion
-from conformance.stems.block_cache.rules import CHECKPOINTS, STATES, WINDOWED, BlockCacheMachine
+from conformance.stems.block_cache.rules import ATTENTION, CHECKPOINTS, STATES, WINDOWED, BlockCacheMachine
 from conformance.stems.block_pool.exclusions import BlockPoolExclusion
 from conformance.stems.cache.exclusions import CacheExclusion
 from conformance.stems.exclusions import known as known_exclusions
@@ -173,12 +173,14 @@ def test_every_exclusion_is_looked_for_above() -> None:
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
 
 
-# Our scheduler has no host memory: runs on vLLM's are in tests/test_vllm_host_memory.py.
+# Our scheduler has no host memory: runs on vLLM's are in tests/test_vllm_host_memory.py and test_vllm_host_pool.py.
 OF_HOST_MEMORY = {
     BlockCacheExclusion.HOST_RESET_AGAIN,
     BlockCacheExclusion.HOST_RESET_UNDER_LOAD,
     BlockCacheExclusion.HOST_RESET_OF_WINDOWS,
     BlockCacheExclusion.HOST_RELOAD,
+    BlockCacheExclusion.IDLE_COPIES,
+    BlockCacheExclusion.RESET_OF_STORES,
 }
 PARTS: Json = {"layers": [STATES], "tuning": {"match": 2, "retention": 8}}
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
@@ -203,6 +205,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     ),
     BlockCacheExclusion.CROWDED_LOADS: ({"transfers": True}, {"transfers": True, "blocks": 80}),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
+    BlockCacheExclusion.STATES_WITH_TRANSFERS: (
+        {"layers": [ATTENTION, STATES], "transfers": True},
+        {"layers": [ATTENTION], "transfers": True},
+    ),
     BlockCacheExclusion.STATES_IN_ONE_STEP: ({"layers": [STATES]}, {"layers": [STATES], "requests": 1}),
     BlockCacheExclusion.EVENTS_OF_PARTS: ({**PARTS, "events": True}, {**PARTS, "events": False}),
     BlockCacheExclusion.PARTS_IN_ONE_STEP: (PARTS, {**PARTS, "requests": 1}),
@@ -242,6 +248,8 @@ def test_servers_that_find_whole_blocks_alone_are_drawn(member: BlockCacheExclus
     ("member", "config"),
     [
         (BlockCacheExclusion.PRIORITY, {"policy": "priority", "caching": False}),
+        (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
+        (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
         (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
     ],
 )

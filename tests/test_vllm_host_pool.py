@@ -12,6 +12,7 @@ from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.reading import unheld
 from conformance.stems.block_cache.host import COPIES_END, IdleCopies
 from conformance.stems.block_cache.protocol import Launched
+from conformance.stems.block_cache.rules import HOST_POOLS
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
 from conformance.stems.host_tier.projection import host_problems
 from conformance.stems.host_tier.protocol import HostTierSnapshot
@@ -27,6 +28,37 @@ DRIVEN = """
     asked = Search(examples=int(sys.argv[2]), seed=5, exclude=KNOWN)
     found = check("block_cache", makers["block_cache"], asked)
     print(json.dumps([found.verdict, f"{found.law}: {found.detail}", found.transitions]))
+"""
+SMALL = str(len(HOST_POOLS) - 1)  # of the pools the last one is lazy, and smaller than the device
+# What random clients send to schedulers with a pool, while what is known is left out but for the exclusions that are
+# named: the law that is broken, how often a reset preempts, and how often while copies go on, and which share of the
+# device is copied at most while no request is there.
+SENT = """
+    from contextlib import suppress
+    from random import Random
+    from conformance.driver.lockstep import Finding
+    from conformance.search.trials import SchedulerTrial
+    from conformance.stems.block_cache import rules
+    from conformance.stems.exclusions import exclusions
+    from host_memory_edits import KNOWN
+    loaded = registry.load("vllm", release=sys.argv[1])
+    preempts, idle = [], [0.0]
+    def do(machine, op, **arguments):
+        run = machine.begun
+        idle.append(run.idle.share)
+        if op == "reset" and arguments["preempt"]:
+            preempts.append(run.stores_hold_blocks())
+        sent(machine, op, **arguments)
+    sent, rules.BlockCacheMachine.do = rules.BlockCacheMachine.do, do
+    pool = {"transfers": True, "caching": True, "drafts": 0, "host": rules.HOST_POOLS[int(sys.argv[2])]}
+    law, avoid = None, {*KNOWN} - exclusions(sys.argv[3:])
+    try:
+        for seed in range(12):
+            with suppress(Unsupported):
+                SchedulerTrial(loaded, Random(seed), pool, avoid).go()
+    except Finding as found:
+        law = found.law
+    print(json.dumps([law, len(preempts), sum(preempts), max(idle)]))
 """
 STARTS = """
     from conformance.stems.block_cache.claims import BESIDE, PROBES
@@ -46,6 +78,32 @@ def test_a_release_conforms_and_loads_from_its_pool(release: str) -> None:
     verdict, said, transitions = answer(release, DRIVEN, "40")
     assert verdict == "conforms", said
     assert transitions["admit_and_load done"] > 20
+
+
+@pytest.mark.engine
+def test_what_is_next_to_the_known_findings_is_sent() -> None:
+    """A server with a small lazy pool is left without requests until it has copied as many blocks as the device has; a
+    reset preempts where no copy goes on.
+    """
+    law, preempts, of_stores, idle = answer(RELEASES[-1], SENT, SMALL)
+    assert law is None
+    assert (preempts > 0, of_stores) == (True, 0)
+    assert 1 <= idle <= 2
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("exclusion", "law"),
+    [("block_cache.idle_copies", COPIES_END), ("block_cache.reset_of_stores", "lawful_call_is_answered")],
+)
+def test_a_known_finding_is_met_where_it_is_not_left_out(exclusion: str, law: str) -> None:
+    assert answer(RELEASES[-1], SENT, SMALL, exclusion)[0] == law
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("pool", range(len(HOST_POOLS) - 1))
+def test_copies_to_a_pool_that_is_not_small_and_lazy_come_to_an_end(pool: int) -> None:
+    assert answer(RELEASES[-1], SENT, str(pool), "block_cache.idle_copies")[0] is None
 
 
 @pytest.mark.engine
@@ -97,16 +155,25 @@ def test_a_load_without_a_promise_is_told() -> None:
 
 
 def test_copies_without_a_request_come_to_an_end() -> None:
-    idle, busy = IdleCopies(2), HostTierSnapshot({}, {}, (), 0, busy=True)
+    idle = IdleCopies(2)
     step = Launched({}, stores={1: ((1, 1), (2, 2))})
     for _ in range(5):
-        idle.launched(step, has_requests=True)
-        idle.completed(busy)
-    for _ in range(2):
-        idle.launched(step, has_requests=False)
-        idle.completed(busy)
+        idle.launched(step, has_requests=True, slept=False)
+    for share in (1, 2):
+        idle.launched(step, has_requests=False, slept=False)
+        assert idle.share == share
     with pytest.raises(Finding) as raised:
-        idle.launched(step, has_requests=False)
+        idle.launched(step, has_requests=False, slept=False)
     assert raised.value.law == COPIES_END
-    idle.completed(HostTierSnapshot({}, {}, (), 0))
-    idle.launched(step, has_requests=False)
+
+
+def test_what_follows_from_a_step_that_no_server_makes_does_not_count() -> None:
+    idle = IdleCopies(2)
+    step = Launched({}, stores={1: ((1, 1), (2, 2))})
+    idle.launched(step, has_requests=True, slept=False)
+    for slept in (True, *[False] * 5):
+        idle.launched(step, has_requests=False, slept=slept)
+        assert idle.share == 0
+    idle.launched(step, has_requests=True, slept=True)  # the request that wakes it
+    idle.launched(step, has_requests=False, slept=False)
+    assert idle.share == 1

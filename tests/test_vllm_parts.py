@@ -104,12 +104,19 @@ class Single:
         self._apply_cow(request_id, 1, block(2), blocks[0])
 
     def keep(self, request_id: str) -> None:
-        del request_id
+        assert request_id
         self.pool.move_block_hashes(block(2), self.pool.get_new_blocks(1)[0])
 
     def _apply_cow(self, request_id: str, block_idx: int, source: Any, target: Any) -> None:
         del request_id, block_idx
         self._pending_cow_copies.append((source, target))
+
+
+class Manager:
+    """The manager of all groups of layers."""
+
+    def __init__(self, single: Single, pool: Pool) -> None:
+        self.block_pool, self.coordinator = pool, SimpleNamespace(single_type_managers=[single])
 
 
 class Scheduler:
@@ -118,8 +125,7 @@ class Scheduler:
     def __init__(self) -> None:
         self.pool = Pool()
         self.single = Single(self.pool)
-        coordinator = SimpleNamespace(single_type_managers=[self.single])
-        self.kv_cache_manager = SimpleNamespace(block_pool=self.pool, coordinator=coordinator)
+        self.kv_cache_manager = Manager(self.single, self.pool)
         self.deferred_frees: list[tuple[int, list[Any]]] = []
 
     def _free_cow_retained_blocks(self, blocks: list[Any], fence_seq: int) -> None:

@@ -116,6 +116,14 @@ def repaired(self, request, count, found=0, *more):
     return count if end >= request.num_tokens else max(0, count - end % self.block_size)
 Scheduler._mamba_block_aligned_split = repaired
 """,
+    # A hit is as long as each group of layers has it.
+    "hit_leaves_out_states": """
+from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
+def repaired(self, hashes, most):
+    blocks, length = self.find_longest_cache_hit(hashes, most)
+    return blocks, [length for _ in blocks]
+HybridKVCacheCoordinator.find_longest_cache_hit_per_group = repaired
+""",
     # A request that finds a state which this step computes waits for the next step.
     "state_read_in_its_step": """
 from vllm.v1.core.block_pool import BlockPool
@@ -257,7 +265,7 @@ KEEPS = {
     "0.16.0": ["abort_frees_while_loading"],
     "0.27.1": [
         *("refused_drafts_are_counted", "stale_output_stops_scheduler"),
-        *("state_inside_a_block", "window_slides_by_drafts"),
+        *("state_inside_a_block", "window_slides_by_drafts", "hit_leaves_out_states"),
     ],
     "0.18.1": ["host_offer_evicts_its_own_key", "host_touch_while_written", "state_read_in_its_step"],
     "0.30.0": ["host_stores_uncomputed_slot", "host_offer_refused_with_room"],

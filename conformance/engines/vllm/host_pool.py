@@ -28,6 +28,8 @@ from conformance.stems.block_cache.protocol import Copies, RequestLoad
 from conformance.stems.host_tier.protocol import WRITTEN, HostTierSnapshot
 
 FOLDER = "v1.simple_kv_offload"
+CONNECTOR = "distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
+AWAKE = "has_pending_push_work"  # by which a connector keeps the server's loop awake
 LAZY = "lazy"
 
 
@@ -47,7 +49,8 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostPoolCon
     takes = inspect.signature(build.__init__).parameters
     real = build(config, sized, **{name: value for name, value in known.items() if name in takes})
     told = imported.module(f"{FOLDER}.metadata").SimpleCPUOffloadWorkerMetadata
-    return HostPoolConnector(real, told, 1, config.parallel_config.world_size)
+    wakes = AWAKE in vars(imported.module(CONNECTOR).SimpleCPUOffloadConnector)
+    return HostPoolConnector(real, told, config.parallel_config.world_size, wakes)
 
 
 def _tensor(imported: Any, blocks: int) -> Any:
@@ -74,11 +77,12 @@ class Unwatched:
 class HostPoolConnector(HostCopies):
     """The scheduler's half of vLLM's ``SimpleCPUOffloadConnector`` as a scheduler calls it, and what it tells the
     workers. A place in host memory is the number of a block there, and the number of a copy out of blocks that of its
-    event.
+    event. ``wakes``: copies keep a server awake that has no request; before 0.30.0 they do not.
     """
 
-    def __init__(self, real: Any, told: Any, parts: int, workers: int) -> None:
-        super().__init__(real, told, parts, workers)
+    def __init__(self, real: Any, told: Any, workers: int, wakes: bool) -> None:
+        super().__init__(real, told, 1, workers)
+        self._wakes = wakes
         self._loading: dict[int, Copies] = {}  # by request
         self._storing: dict[int, Copies] = {}  # by event
 
@@ -166,7 +170,7 @@ class HostPoolConnector(HostCopies):
 
     def has_pending_push_work(self) -> bool:
         """Copies go on without a request."""
-        return bool(self.real.has_pending_stores())
+        return self._wakes and bool(self.real.has_pending_stores())
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> Any:
         """No figures are kept."""

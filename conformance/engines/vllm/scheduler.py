@@ -186,6 +186,7 @@ class VLLMScheduler:
             deferred=tuple(self._watched.deferred()),
             host=None if self._host is None else self._host.shown(),
             lent=tuple(free.free[len(shown.free) :]),
+            sleeps=self._host is not None and not self._scheduler.has_requests(),
         )
 
     def _held(self) -> Mapping[int, int]:

@@ -87,6 +87,10 @@ class Exchange:
         """The copies to host memory that may be done now."""
         return [job for job, one in self._stores.items() if one.step <= self._completed and job not in self._stored]
 
+    def copies(self) -> bool:
+        """The scheduler does not know yet of each copy to host memory that it is done."""
+        return bool(self._stores)
+
     def known(self) -> list[int]:
         """The requests with a transfer of which the scheduler does not know yet that it is done."""
         return [*self._incoming, *self._outgoing]

@@ -23,9 +23,12 @@ class BlockCacheExclusion(StrEnum):
     HOST_RESET_AGAIN = "block_cache.host_reset_again"  # two resets of host memory without a step between them
     HOST_RESET_UNDER_LOAD = "block_cache.host_reset_under_load"  # resets of host memory while a request loads from it
     HOST_RESET_OF_WINDOWS = "block_cache.host_reset_of_windows"  # resets of host memory while a window has moved on
+    IDLE_COPIES = "block_cache.idle_copies"  # servers that stay without requests while lazy copies go on
+    RESET_OF_STORES = "block_cache.reset_of_stores"  # resets that preempt, while copies to a pool of blocks go on
     HOST_RELOAD = "block_cache.host_reload"  # resets that preempt requests, where there is host memory
     HOST_ANSWERS = "block_cache.host_answers"  # blocks of answers in host memory
     STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
+    STATES_WITH_TRANSFERS = "block_cache.states_with_transfers"  # transfers in a model with states
     STATES_IN_ONE_STEP = "block_cache.states_in_one_step"  # two requests in a step of a model whose states are cached
     SALTS = "block_cache.salts"  # requests with a cache salt
 

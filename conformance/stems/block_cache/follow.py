@@ -15,10 +15,10 @@ from conformance.driver.lockstep import INVARIANT, QUIESCENT, Finding, Law
 from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import EMPTY, PrefixNumbers
 from conformance.stems.block_cache.economy import Economy
-from conformance.stems.block_cache.jobs import Jobs, first_read
+from conformance.stems.block_cache.jobs import Jobs, first_read, first_state
 from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, RequestPass
 from conformance.stems.block_pool.protocol import NULL
-from spec.block_cache import IDLE, KEPT, BlockCacheState, ahead
+from spec.block_cache import IDLE, KEPT, BlockCacheState, ahead, has_states
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens
 
@@ -137,6 +137,7 @@ class Follower:
         self.law, self.stories, self.jobs, self.economy = law, stories, Jobs(law, passes), economy
         self.size: int = config["block_size"]
         self.kinds = [group["kind"] for group in config["layers"]]
+        self._loads_states = config.get("transfers", False) and config["caching"]
         self.here: dict[int, FollowedRequest] = {}
         self.kept: list[
             tuple[int, FollowedRequest]
@@ -381,16 +382,25 @@ class Follower:
         if self.economy is not None:
             self.economy.launches(request, told.start)
             self.economy.goes_on(request, one.rows, told.start)
+        earliest = told.start - sum(one.drafts)  # where all drafts in flight are refused
         one.computed = self._target(one, told)
         one.drafts.append(told.drafts)
         for row in one.rows:
             self._compute(row, one.computed, Set())
-        self.jobs.launched({row: first_read(self.state, row, told.start) for row in one.rows})
+        self.jobs.launched({row: self._since(row, told.start, earliest) for row in one.rows})
         end, has = told.start + told.count, max((len(table) for table in known[request].tables), default=0)
         if request in known and end > has * self.size:
             law = self.law.stem.invariants["computed_within_slots"]
             detail = f"a pass of request {request} computes {end} tokens with its drafts, and has {has} blocks"
             raise Finding(law.name, law.sentence, detail, kind=INVARIANT)
+
+    def _since(self, row: int, start: int, earliest: int) -> int:
+        """The first place of a row that a pass uses. A transfer may get the states before it; without a prefix cache
+        all states are in the first places. What a request keeps of its states is judged where nothing is transferred.
+        """
+        if self._loads_states and has_states(self.state, row):
+            return first_state(self.state, row, earliest)
+        return first_read(self.state, row, start)
 
     def _freed(self, move: Move, known: Mapping[int, Known]) -> None:
         """Blocks were given back: a window has moved on, or a row has ended.

@@ -11,29 +11,35 @@ HOST_RESTS = (
     "and promised to no load, and no copy counts as under way."
 )
 
+MOST = 2
 COPIES_END = "copies_to_the_host_end"
 COPIES_END_SENTENCE = "While no request is there, the scheduler soon has no block left that it copies to host memory."
 
 
 class IdleCopies:
     """The copies to host memory that a scheduler launches while no request is there. ``blocks``: of the device: a
-    scheduler has nothing left to copy once it has copied each of them, and may do so twice.
+    scheduler has nothing left to copy once it has copied each of them, and may do so twice (``MOST``).
     """
 
     def __init__(self, blocks: int) -> None:
-        self._most, self._copied = 2 * blocks, 0
+        self._blocks, self._copied, self._counts = blocks, 0, False
 
-    def completed(self, shown: HostTierSnapshot | None) -> None:
-        """A step is done. A server without requests and without a copy under way makes no other step."""
-        if shown is None or not shown.busy:
+    @property
+    def share(self) -> float:
+        """The blocks that were copied since the last request has left, as a share of those of the device."""
+        return self._copied / self._blocks
+
+    def launched(self, step: Launched, has_requests: bool, slept: bool) -> None:
+        """The scheduler has made a step. Raises ``Finding`` if its copies come to no end. ``slept``: a server would not
+        have made the step: nothing that follows from it counts, until a request is there.
+        """
+        self._counts = has_requests or (self._counts and not slept)
+        if has_requests or not self._counts:
             self._copied = 0
-
-    def launched(self, step: Launched, has_requests: bool) -> None:
-        """The scheduler has made a step. Raises ``Finding`` if its copies come to no end."""
-        copied = sum(map(len, step.stores.values()))
-        self._copied = 0 if has_requests else self._copied + copied
-        if self._copied > self._most:
-            detail = f"{self._copied} blocks were copied since the last request has left, of {self._most // 2}"
+            return
+        self._copied += sum(map(len, step.stores.values()))
+        if self._copied > MOST * self._blocks:
+            detail = f"{self._copied} blocks were copied since the last request has left, of {self._blocks}"
             raise Finding(COPIES_END, COPIES_END_SENTENCE, detail)
 
 

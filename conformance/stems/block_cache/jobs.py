@@ -13,8 +13,17 @@ from spec.in_flight import NO_JOB, InFlightState
 from spec.lengths import Length, in_tokens
 
 
+def first_state(st: BlockCacheState, row: int, start: int) -> int:
+    """The first place of a row with states that its pass uses which begins at the token ``start`` or later: that of the
+    state from which the pass goes on.
+    """
+    return int(max(st.first(row), (start - 1) // st.block_size))
+
+
 def first_read(st: BlockCacheState, row: int, start: int) -> int:
-    """The first place of a row that its pass reads which computes the tokens from ``start`` on."""
+    """The first place of a row that its pass reads which computes the tokens from ``start`` on. For a row with states
+    it is the first that the row has.
+    """
     if not st.windowed(row) or st.stateful(row):
         return int(st.first(row))
     before = in_tokens(Length(st.window(row), st.window_rest(row)), st.block_size)

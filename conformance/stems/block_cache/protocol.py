@@ -155,6 +155,7 @@ class BlockCacheSnapshot:
     ended. ``deferred``: blocks that nobody's table has, and which are given back once a step in flight is done.
     ``host``: host memory, where there is any and the engine shows it; its keys have any numbers from 1 on. ``lent``:
     blocks that nobody holds but copies to and from host memory, in flight or about to begin; ``pool`` shows them free.
+    ``sleeps``: the server's loop asks the scheduler for no step until a request comes.
     """
 
     pool: BlockPoolSnapshot
@@ -162,6 +163,7 @@ class BlockCacheSnapshot:
     deferred: tuple[int, ...] = ()
     host: HostTierSnapshot | None = None
     lent: tuple[int, ...] = ()
+    sleeps: bool = False
 
 
 class BlockCacheEngine(Engine, Protocol):
@@ -241,9 +243,9 @@ class BlockCacheEngine(Engine, Protocol):
         everything, too.
 
         Sent while fewer than ``steps_in_flight`` steps are in flight; with ``preempt`` only where no transfer is under
-        way and no request that does not run has blocks. ``False`` while a block is held, also for a step in flight or
-        by a copy;
-        then the prefix cache is as it was. What a step in flight samples for a preempted request may be dropped.
+        way, but copies to host memory, and no request that does not run has blocks. ``False`` while a block is held,
+        also for a step in flight or by a copy; then the prefix cache is as it was. What a step in flight samples for a
+        preempted request may be dropped.
         """
 
     def snapshot(self) -> BlockCacheSnapshot:

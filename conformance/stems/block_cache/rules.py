@@ -51,10 +51,9 @@ HOSTS = tuple(
         (4, 2, "lru", 0, False),
     )
 )
-# Host memory as a pool of blocks. None is ``lazy`` with fewer blocks than the device: there a known engine copies
-# without end (``copies_to_the_host_end``).
-HOST_POOLS = tuple(
-    {**HOSTS[0], "slots": slots, "pool": pool} for slots, pool in ((24, "eager"), (6, "eager"), (24, "lazy"))
+HOST_POOLS = tuple(  # host memory as a pool of blocks
+    {**HOSTS[0], "slots": slots, "pool": pool}
+    for slots, pool in ((24, "eager"), (6, "eager"), (24, "lazy"), (9, "lazy"))
 )
 TUNINGS: tuple[Json | None, ...] = (
     *(None, {"retention": 0}, {"retention": 8}, {"retention": 0}),
@@ -179,6 +178,8 @@ class BlockCacheMachine(StemMachine):
         states = any(group["kind"] == MAMBA for group in config["layers"])
         if in_flight or (states and self.excludes(Exclusion.STATES_WITH_DRAFTS)):
             config |= {"drafts": 0, "eagle": False}
+        if self.excludes(Exclusion.STATES_WITH_TRANSFERS) and states and config["transfers"]:
+            config["layers"] = [ATTENTION]
         if self.excludes(Exclusion.STATES_IN_ONE_STEP) and states and config["caching"]:
             config["requests"] = 1
         if self.excludes(Exclusion.TRANSFERS_IN_FLIGHT) and config["steps_in_flight"] > 1:
@@ -187,7 +188,7 @@ class BlockCacheMachine(StemMachine):
             config["reoffers"] = False
         if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and WINDOWED in config["layers"]:
             config["events"] = False
-        if config.get("tuning", {}).get("match", config["block_size"]) < config["block_size"]:
+        if config.get("tuning", {}).get("match") is not None and config["tuning"]["match"] < config["block_size"]:
             config = self._avoiding_parts(config, states)
         if self.excludes(Exclusion.HOST_ANSWERS) and "host" in config:
             config["host"] = {**config["host"], "prompt_only": True}
@@ -235,23 +236,44 @@ class BlockCacheMachine(StemMachine):
                 self.do("sent", request=request)
             for job in self.begun.exchange.storing():
                 self.do("stored", job=job)
-            self.do("schedule")
-            self._complete_all()
+            self._step()
             for request in self.begun.waiting():
                 self.do("abort", request=request)
         self._copy_all()
-        self.do("audit")
+        asleep = self.begun.seen.sleeps and self._is_small_and_lazy()  # it copies on when it is woken
+        if self.begun.exchange.is_quiet() or not (asleep or self._copies_without_end()):
+            self.do("audit")
         self.do("reset", preempt=False)
+
+    def _step(self) -> None:
+        """A step is made and done, unless the server sleeps."""
+        if not self._sleeps():
+            self.do("schedule")
+        self._complete_all()
+
+    def _sleeps(self) -> bool:
+        """The server makes no step until a request comes. One that sleeps while something is under way makes a step all
+        the same: it stands for the step that comes with the next request.
+        """
+        asleep = self.begun.seen.sleeps and self.begun.exchange.is_quiet() and not self.begun.seen.lent
+        return asleep or self._copies_without_end()
+
+    def _copies_without_end(self) -> bool:
+        """A known engine may go on for ever here: no request comes."""
+        return self._is_small_and_lazy() and self.begun.idle.share >= 1 and self.excludes(Exclusion.IDLE_COPIES)
+
+    def _is_small_and_lazy(self) -> bool:
+        """Host memory is a lazy pool that is smaller than the device: copies may go round."""
+        host, blocks = self.begun.config.get("host", {}), self.begun.config["blocks"]
+        return host.get("pool") == "lazy" and bool(host["slots"] < blocks)
 
     def _copy_all(self) -> None:
         """A scheduler whose host memory is a pool of blocks may have blocks left to copy when nobody is there."""
         for _ in range(MOST_STEPS if "pool" in self.begun.config.get("host", {}) else 0):
-            if self.begun.exchange.is_quiet() and not self.begun.seen.lent:
+            if self._sleeps():
                 return
-            for job in self.begun.exchange.storing():
-                self.do("stored", job=job)
-            self.do("schedule")
-            self._complete_all()
+            self.do("copied")
+            self._step()
 
     def finish(self) -> None:
         """The scheduler goes on, without new requests, until it has computed all or stands still."""
@@ -312,9 +334,13 @@ class BlockCacheMachine(StemMachine):
             self.do("stored", job=stores[pick % len(stores)])
         return bool(incoming or outgoing or stores)
 
-    def _may_schedule(self) -> bool:
+    def _has_place(self) -> bool:
+        """One step more may be in flight."""
         most: int = self.begun.config["steps_in_flight"]
         return len(self.begun.flying) < most
+
+    def _may_schedule(self) -> bool:
+        return self._has_place() and not self._sleeps()
 
     def _may_complete(self, how: int) -> bool:
         return bool(self.begun.flying) and (how % 2 == 0 or not self._may_schedule())
@@ -355,10 +381,11 @@ class BlockCacheMachine(StemMachine):
             if not with_host:
                 return
             preempt = False
-        if (sure == 0 or (sure == 1 and copies)) and self._may_schedule():
+        if (sure == 0 or (sure == 1 and copies)) and self._has_place():
             if with_host and self.excludes(Exclusion.HOST_RELOAD):
                 preempt = False
-            preempts = preempt and not self.begun.waits_with_blocks()
+            stores = self.begun.stores_hold_blocks() and self.excludes(Exclusion.RESET_OF_STORES)
+            preempts = preempt and not self.begun.waits_with_blocks() and not stores
             again = self.begun.host_is_reset and self.excludes(Exclusion.HOST_RESET_AGAIN)
             loads = bool(self.begun.exchange.loading()) and self.excludes(Exclusion.HOST_RESET_UNDER_LOAD)
             windows = self.begun.has_given_up_window_blocks() and self.excludes(Exclusion.HOST_RESET_OF_WINDOWS)

@@ -90,7 +90,7 @@ class BlockCacheRun:
         self.ends: dict[int, int] = {}  # by request the tokens with which it ends, with those of its prompt
         self._dropped: deque[set[int]] = deque()  # for each step in flight, the requests that were preempted since
         self.host_is_reset = False  # host memory was reset, and no step was made since
-        self._idle = IdleCopies(config["blocks"])
+        self.idle = IdleCopies(config["blocks"])
         self._empty = 0  # the empty steps since anything else has happened
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: BlockCacheSnapshot = engine.snapshot()
@@ -168,6 +168,7 @@ class BlockCacheRun:
         """The scheduler makes a step and sends it to the workers."""
         if len(self.flying) >= self.config["steps_in_flight"]:
             raise Misuse("as many steps are in flight as may be", by_engine=True)
+        slept = self.seen.sleeps
         step: Launched = yield EngineCall("schedule", self.engine.schedule)
         self.host_is_reset = False
         self.workers.launched(step)  # first, so that a run that is driven on after a finding has the step
@@ -179,7 +180,7 @@ class BlockCacheRun:
             self.exchange.launched(step, {request: one.tokens for request, one in self.follower.here.items()})
         self._explain(step)
         self._must_go_on(step)
-        self._idle.launched(step, bool(self.follower.here))
+        self.idle.launched(step, bool(self.follower.here), slept)
 
     @operation
     def complete(self, accept: int = 0) -> Calls:
@@ -198,7 +199,6 @@ class BlockCacheRun:
         told = (transfers,) if self.config.get("transfers", False) else ()
         done: Completed = yield EngineCall("complete", partial(self.engine.complete, sampled, *told))
         self.follower.jobs.step_ends()
-        self._idle.completed(self.seen.host)
         for request, one in step.passes.items():
             if request in self.follower.here and request not in dropped:
                 self.follower.verified(request, len(sampled[request]) - 1 if request in sampled else one.drafts)
@@ -237,6 +237,14 @@ class BlockCacheRun:
         yield None
 
     @operation
+    def copied(self) -> Calls:
+        """All copies of blocks to host memory that have begun are done."""
+        for job in self.exchange.storing():
+            self.exchange.stores(job)
+        self._empty = 0
+        yield None
+
+    @operation
     def sent(self, request: int) -> Calls:
         """Another server has read the blocks of a request that has ended. The scheduler is told with the next step that
         is done.
@@ -269,7 +277,7 @@ class BlockCacheRun:
         if preempt and self.waits_with_blocks():
             raise Misuse("the prefix cache is reset with a preemption only where who does not run has no blocks", True)
         self._empty = 0
-        lent = self.seen.lent
+        lent = bool(self.seen.lent) or self.stores_hold_blocks()
         running = [request for request, one in self.seen.requests.items() if one.status == "running"]
         more = (host,) if "host" in self.config else ()
         self.host_is_reset |= host
@@ -281,12 +289,16 @@ class BlockCacheRun:
             self.law.engine_step("reset", bool(done))
 
     def waits_with_blocks(self) -> bool:
-        """Somebody who does not run has blocks: a transfer, be it about to begin, or a request whose transfer is
-        done.
+        """Somebody who does not run has blocks: a transfer, be it about to begin, but none to host memory; or a request
+        whose transfer is done.
         """
         waiting = (one for one in self.seen.requests.values() if one.status != "running")
-        copies = bool(self.seen.lent) or not self.exchange.is_quiet()
-        return copies or any(any(map(any, one.tables)) for one in waiting)
+        return bool(self.exchange.known()) or any(any(map(any, one.tables)) for one in waiting)
+
+    def stores_hold_blocks(self) -> bool:
+        """Copies to a pool in host memory are under way, or begin with the next step, and hold their blocks."""
+        begin = self.seen.host is not None and self.seen.host.busy
+        return "pool" in self.config.get("host", {}) and (begin or self.exchange.copies())
 
     def has_given_up_window_blocks(self) -> bool:
         """A request that has blocks of a group with a window has given up some: they lie before its window."""

@@ -37,6 +37,11 @@ def launch(config: Json) -> str:
     words = [*_runner(config), "vllm serve MODEL", *(f"--{name} {value}" for name, value in flags.items())]
     words += [f"--{name}" if on else f"--no-{name}" for name, on in switches.items()]
     words += [*_staged(config), *_tuned(config).values()]
+    if config["drafts"]:
+        drafts = {"method": "mtp" if config["eagle"] else "ngram", "num_speculative_tokens": config["drafts"]}
+        words.append(f"--speculative-config '{json.dumps(drafts)}'")
+    if config["events"]:
+        words.append(f"--kv-events-config '{json.dumps({'enable_kv_cache_events': True})}'")
     if config.get("transfers"):
         words.append(f"--kv-transfer-config '{json.dumps(_connector(config))}'")
     return " ".join(words)
@@ -107,6 +112,11 @@ def _connector(config: Json) -> Json:
     host = config.get("host")
     if host is None:
         return {"kv_connector": "CONNECTOR", "kv_role": "kv_both", **failure}
+    if host.get("pool"):
+        sized = {"cpu_bytes_to_use": f"the bytes of {host['slots'] + NULL_BLOCK} blocks"}
+        lazy = {"lazy_offload": True} if host["pool"] == "lazy" else {}
+        more = {"kv_connector_extra_config": {**sized, **lazy}, **failure}
+        return {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both", **more}
     blocks = host["slots"] * host["blocks_per_slot"]
     more = {"cpu_bytes_to_use": f"the bytes of {blocks} block{'s' * (blocks > 1)}", "eviction_policy": host["policy"]}
     more |= {"blocks_per_chunk": host["blocks_per_slot"], "store_threshold": host["threshold"]}
@@ -137,6 +147,7 @@ def _reset(step: Json) -> str:
 CALLS: dict[str, Callable[[Json], str]] = {
     "add": _add,
     "arrive": _arrive,
+    "copied": lambda _: "# the copies to host memory end",
     "stored": lambda step: f"# copy {step['job']} to host memory ends",
     "sent": lambda step: f"# the connector says that the blocks of request {step['request']} were read",
     "abort": lambda step: f"# the client of request {step['request']} goes away",
