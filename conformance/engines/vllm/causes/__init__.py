@@ -37,10 +37,10 @@ def launch(config: Json) -> str:
     words = [*_runner(config), "vllm serve MODEL", *(f"--{name} {value}" for name, value in flags.items())]
     words += [f"--{name}" if on else f"--no-{name}" for name, on in switches.items()]
     words += [*_staged(config), *_tuned(config).values()]
-    if config["drafts"]:
-        drafts = {"method": "mtp" if config["eagle"] else "ngram", "num_speculative_tokens": config["drafts"]}
+    if config.get("drafts"):
+        drafts = {"method": "mtp" if config.get("eagle") else "ngram", "num_speculative_tokens": config["drafts"]}
         words.append(f"--speculative-config '{json.dumps(drafts)}'")
-    if config["events"]:
+    if config.get("events"):
         words.append(f"--kv-events-config '{json.dumps({'enable_kv_cache_events': True})}'")
     if config.get("transfers"):
         words.append(f"--kv-transfer-config '{json.dumps(_connector(config))}'")

@@ -6,18 +6,22 @@ from typing import Any
 
 
 def repair() -> None:
-    """Replaces two methods of the release, for the rest of this process."""
+    """Replaces one method of the release, for the rest of this process."""
     from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
     real = BlockPool.cache_partial_block
 
-    def cache_partial_block(self: Any, *more: Any, **named: Any) -> Any:
-        self.size_of_block = named["block_size"] if "block_size" in named else more[4]
-        return real(self, *more, **named)
-
-    def get_partial_block_parent_hash_and_start(self: Any, request: Any, num_tokens: int) -> tuple[Any, int]:
-        start = (num_tokens - 1) // self.size_of_block * self.size_of_block
-        return (request.block_hashes[start // self.hash_block_size - 1] if start else None), start
+    def cache_partial_block(self: Any, *, request: Any, num_tokens: int, block_size: int, **named: Any) -> Any:
+        told = len(self.kv_event_queue)
+        hashed = real(self, request=request, num_tokens=num_tokens, block_size=block_size, **named)
+        start = (num_tokens - 1) // block_size * block_size
+        for event in self.kv_event_queue[told:]:
+            if hasattr(event, "parent_block_hash"):
+                before = request.block_hashes[start // self.hash_block_size - 1] if start else None
+                event.parent_block_hash = maybe_convert_block_hash(before) if start else None
+                event.token_ids = request.all_token_ids[start:num_tokens]
+                event.block_size = num_tokens - start
+        return hashed
 
     BlockPool.cache_partial_block = cache_partial_block
-    BlockPool._get_partial_block_parent_hash_and_start = get_partial_block_parent_hash_and_start
