@@ -6,6 +6,7 @@ few steps. Long looks are for what is left.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -284,6 +285,12 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _collect_seldom() -> None:
+    """Has Python look for garbage less often: most of what a unit of work makes is in use until its end."""
+    gc.freeze()
+    gc.set_threshold(7_000)
+
+
 def on_every_core(
     work: Callable[..., Any],
     units: Sequence[tuple[Any, ...]],
@@ -298,7 +305,7 @@ def on_every_core(
     """
     if not units:
         return []
-    with ProcessPoolExecutor(processes or processors()) as workers:
+    with ProcessPoolExecutor(processes or processors(), initializer=_collect_seldom) as workers:
         heaviest_first = sorted(range(len(units)), key=lambda place: -weight(units[place]))
         futures = {workers.submit(work, *units[place]): place for place in heaviest_first}
         for future in as_completed(futures):

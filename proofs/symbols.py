@@ -328,6 +328,19 @@ class World:
             self._once[make, *of] = make(*of, **fixed)
         return self._once[make, *of]
 
+    def mark(self) -> Callable[[], None]:
+        """What makes the world forget all that it makes from now on; states that it has made stay as they are."""
+        names = ("axioms", "counts", "maps", "scalars", "_once", "_constants", "sizes_of_sets")
+        kept, number = {name: getattr(self, name).copy() for name in names}, next(self._fresh)
+
+        def back() -> None:
+            for name, value in kept.items():
+                setattr(self, name, value.copy())
+            self._fresh = itertools.count(number)
+
+        back()
+        return back
+
     @contextmanager
     def quantified(self) -> Iterator[None]:
         """The context in which formulas under a quantifier are made; counts are refused there."""
