@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NoReturn, get_type_hints
 
 import z3
@@ -642,7 +642,8 @@ def _field(world: World, f: Any, hint: Any, name: str, inside: str) -> Any:
     return world.truth(name) if kind == "truth" else state(world, hint, name + ".", inside + ".")
 
 
-def kinds_of(transition: Callable[..., Any]) -> dict[str, str]:
+@lru_cache(maxsize=500)
+def kinds_of(transition: Callable[..., Any]) -> Mapping[str, str]:
     """The arguments of a transition by name, each with the kind that the signature names; not the state."""
     return {p.name: str(p.annotation) for p in list(inspect.signature(transition).parameters.values())[1:]}
 
