@@ -7,6 +7,7 @@ solves such a copy, and cvc5 solves the text of one, which is also what a proof 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,8 +94,7 @@ def alone(assertions: Sequence[Any]) -> list[Any]:
 def solver_of(assertions: Sequence[Any], options: dict[str, Any]) -> z3.Solver:
     """A z3 solver with these assertions and options."""
     solver = z3.SimpleSolver(ctx=assertions[0].ctx)
-    for option, value in options.items():
-        solver.set(option, value)
+    solver.set(*itertools.chain.from_iterable(options.items()))
     solver.add(*assertions)
     return solver
 
