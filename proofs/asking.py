@@ -55,6 +55,9 @@ LOOKS: tuple[dict[str, Any], ...] = (
 UNSAT, SAT, UNKNOWN = "unsat", "sat", "unknown"
 NOT_ASKED = "not asked"  # a counterexample was found before
 Stop = Callable[[], bool]
+# Where it has a set, a solver that has proved a question in this process is not asked the very same one again: a law
+# that many calls leave alone is one text, to be proved with the same options and limits.
+ONCE: list[set[str]] = []
 
 
 @dataclass(frozen=True)
@@ -141,8 +144,12 @@ def _answer(question: Question, memory: AnswerMemory, answer: Callable[[], str])
     """The answer to the question, and whether it was remembered."""
     if memory.holds(question):
         return UNSAT, True
+    if any(question.digest in proved for proved in ONCE):
+        return UNSAT, False
     said = answer()
     memory.keep(question, said)
+    for proved in ONCE:
+        proved.update([question.digest] if said == UNSAT else [])
     return said, False
 
 

@@ -24,6 +24,7 @@ from proofs.asking import (
     LIMITS,
     LOOKS,
     NOT_ASKED,
+    ONCE,
     QUICK,
     SAT,
     UNKNOWN,
@@ -285,8 +286,11 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _collect_seldom() -> None:
-    """Has Python look for garbage less often: most of what a unit of work makes is in use until its end."""
+def _begin() -> None:
+    """In a worker process no solver is asked a question twice, and Python looks for garbage less often: most of what a
+    unit of work makes is in use until its end.
+    """
+    ONCE[:] = [set()]
     gc.freeze()
     gc.set_threshold(7_000)
 
@@ -305,7 +309,7 @@ def on_every_core(
     """
     if not units:
         return []
-    with ProcessPoolExecutor(processes or processors(), initializer=_collect_seldom) as workers:
+    with ProcessPoolExecutor(processes or processors(), initializer=_begin) as workers:
         heaviest_first = sorted(range(len(units)), key=lambda place: -weight(units[place]))
         futures = {workers.submit(work, *units[place]): place for place in heaviest_first}
         for future in as_completed(futures):

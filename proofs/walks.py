@@ -221,9 +221,7 @@ def seen(stem: str) -> Seen:
     return Seen(stem, number + 1, tuple(sorted(missing)), tuple(wrong))
 
 
-def _wrong(
-    hints: Hints, name: str, call: Finite, step: Step[Any], lawful: dict[tuple[str, str], Any]
-) -> Iterator[str]:
+def _wrong(hints: Hints, name: str, call: Finite, step: Step[Any], lawful: dict[tuple[str, str], Any]) -> Iterator[str]:
     """What is wrong with a granted call: laws that it breaks, and updates that do not list what they change.
 
     ``lawful``: for each law and part of a state the last part of which it was true. It is true of the very same part.
