@@ -7,6 +7,7 @@ solves such a copy, and cvc5 solves the text of one, which is also what a proof 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,9 @@ LOOKS: tuple[dict[str, Any], ...] = (
 UNSAT, SAT, UNKNOWN = "unsat", "sat", "unknown"
 NOT_ASKED = "not asked"  # a counterexample was found before
 Stop = Callable[[], bool]
+# Where it has a set, a solver that has proved a question in this process is not asked the very same one again: a law
+# that many calls leave alone is one text, to be proved with the same options and limits.
+ONCE: list[set[str]] = []
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,7 @@ def alone(assertions: Sequence[Any]) -> list[Any]:
 def solver_of(assertions: Sequence[Any], options: dict[str, Any]) -> z3.Solver:
     """A z3 solver with these assertions and options."""
     solver = z3.SimpleSolver(ctx=assertions[0].ctx)
-    for option, value in options.items():
-        solver.set(option, value)
+    solver.set(*itertools.chain.from_iterable(options.items()))
     solver.add(*assertions)
     return solver
 
@@ -141,8 +144,12 @@ def _answer(question: Question, memory: AnswerMemory, answer: Callable[[], str])
     """The answer to the question, and whether it was remembered."""
     if memory.holds(question):
         return UNSAT, True
+    if any(question.digest in proved for proved in ONCE):
+        return UNSAT, False
     said = answer()
     memory.keep(question, said)
+    for proved in ONCE:
+        proved.update([question.digest] if said == UNSAT else [])
     return said, False
 
 

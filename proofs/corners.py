@@ -18,13 +18,25 @@ from proofs.symbols import kinds_of
 from spec.logic import Step
 
 KEPT = Path(__file__).with_name("corners.json")
+CALLS = "calls "  # before the calls of parts that a call makes
 
 
 def corner(transition: Callable[..., Any], arguments: tuple[Any, ...], step: Step[Any]) -> str:
     """The corner of a granted call. ``arguments``: all but the state, in the order of the signature."""
-    said = [_said(*named, value) for named, value in zip(kinds_of(transition).items(), arguments, strict=True)]
+    said = of_arguments(transition, arguments)
     made = [call.transition.__name__ for call in step.calls if call.then is not call.before]
-    return "; ".join([*filter(None, said), *([f"calls {' '.join(made)}"] if made else [])])
+    return "; ".join([*([said] if said else []), *([f"{CALLS}{' '.join(made)}"] if made else [])])
+
+
+def of_arguments(transition: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+    """What each corner of a call with these arguments begins with; the rest are the calls of parts that it makes."""
+    said = [_said(*named, value) for named, value in zip(kinds_of(transition).items(), arguments, strict=True)]
+    return "; ".join(filter(None, said))
+
+
+def begins_with(corner: str, said: str) -> bool:
+    """A call whose arguments are described so may be at this corner."""
+    return corner == said or corner.startswith(f"{said}; {CALLS}" if said else CALLS)
 
 
 def _said(name: str, kind: str, value: Any) -> str:

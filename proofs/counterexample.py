@@ -7,6 +7,7 @@ confirms is reported. The state need not be reachable: ``classify`` searches for
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 import z3
 
-from proofs import explore, obligations
+from proofs import explore, lawful_state, obligations
 from proofs.explore import PathMove
 from proofs.fitting import ANSWERED, FITS
 from proofs.hints import Hints, Mutant, Transition, searched
@@ -102,7 +103,7 @@ def find(
     ``smallest``: its numbers are made as small as they can be, see ``_numbers_of``, which takes about a second.
     ``limit``: of z3's steps, in which it must be found; 0 for no limit.
     """
-    made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
+    made = lawful_state.call(hints, transition, name)
     if invariant == ANSWERED:
         return None  # no single model shows that a call has no lawful answer at all
     assertions = _broken(hints, made, invariant, kept)
@@ -112,7 +113,7 @@ def find(
 
 def refutes(hints: Hints, name: str, transition: Transition, invariant: str, limit: int) -> bool:
     """A small lawful state is found, in ``limit`` of z3's steps, from which the transition breaks the invariant."""
-    made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
+    made = lawful_state.call(hints, transition, name)
     return invariant != ANSWERED and _model(_broken(hints, made, invariant, ()), limit) is not None
 
 
@@ -153,6 +154,11 @@ def _lessened(solver: z3.Solver, number: Any, model: Any) -> Any:
 
 
 def _value_in(model: Any, number: Any) -> int:
+    """The value of a number in the model; by z3's C functions, since a state has hundreds of numbers."""
+    context, found, value = model.ctx.ref(), (z3.Ast * 1)(), ctypes.c_int64()
+    evaluated = z3.Z3_model_eval(context, model.model, number.ast, True, found)
+    if evaluated and z3.Z3_get_numeral_int64(context, found[0], ctypes.byref(value)):
+        return value.value
     return int(model.eval(number, model_completion=True).as_long())
 
 
@@ -206,7 +212,7 @@ def killed_by(hints: Hints, mutant: Mutant) -> str | None:
         found = find(hints, mutant.transition, mutant.wrong, mutant.invariant, smallest=False)
         return None if found is None else WITH
     place = laws.index(mutant.invariant)
-    made = obligations.call(hints, mutant.wrong, World(dict(hints.sizes)), mutant.transition)
+    made = lawful_state.call(hints, mutant.wrong, mutant.transition)
     first = _broken(hints, made, mutant.invariant, laws[:place])
     alone, small = _kept(hints, made, laws[place + 1 :]), _small_arguments(hints, made)
     for how, more in ((ALONE, [*alone, *small]), (ALONE, alone), (FIRST, small), (FIRST, [])):
@@ -223,22 +229,16 @@ def _broken(hints: Hints, made: obligations.SymbolicCall, invariant: str, names:
         return _refused_for_nothing(hints, made)
     if invariant.startswith(obligations.CALLS):
         return _unlawful_call(hints, made, invariant)
-    said = [*lawful(hints, made), lift(made.step.granted)]
+    said = [*lawful_state.before(hints, made), lift(made.step.granted)]
     said += [*_kept(hints, made, names), z3.Not(*_kept(hints, made, [invariant]))]
     return [*said, *made.world.axioms]  # taken last: a law that names a member adds axioms about it
 
 
 def _kept(hints: Hints, made: obligations.SymbolicCall, names: Sequence[str]) -> list[Any]:
     laws, changes = hints.stem.invariants, hints.stem.changes
-    return [
-        lift(
-            laws[name].of(made.step.then)
-            if name in laws
-            else changes[name].of(made.pre, made.step.then, made.arguments)
-        )
-        for name in names
-        if name in laws or changes[name].binds(made.name)
-    ]
+    bound = [changes[name] for name in names if name in changes and changes[name].binds(made.name)]
+    kept = lawful_state.after(made, [laws[name] for name in names if name in laws])
+    return [*kept, *(lift(change.of(made.pre, made.step.then, made.arguments)) for change in bound)]
 
 
 def _half_done(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
@@ -247,7 +247,7 @@ def _half_done(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
     keys = _free_keys(formula.goal)
     small = [z3.And(k >= 0, k <= max(hints.sizes.values())) for k in keys]
     real = [lift(a.all(a.domain.has)) for a in made.arguments.values() if isinstance(a, SymSeq)]
-    return [*formula.given, *lawful(hints, made), *small, *real, z3.Not(formula.goal)]
+    return [*formula.given, *lawful_state.before(hints, made), *small, *real, z3.Not(formula.goal)]
 
 
 def _small_arguments(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
@@ -260,20 +260,20 @@ def _small_arguments(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
 def _refused_for_nothing(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
     """A call with a lawful answer that does not fit."""
     chosen = [lift(choice.holds) for choice in made.step.choice]
-    return [*made.world.axioms, *lawful(hints, made), lift(made.step.kept), *chosen, z3.Not(lift(made.step.fits))]
+    return [
+        *made.world.axioms,
+        *lawful_state.before(hints, made),
+        lift(made.step.kept),
+        *chosen,
+        z3.Not(lift(made.step.fits)),
+    ]
 
 
 def _unlawful_call(hints: Hints, made: obligations.SymbolicCall, name: str) -> list[Any]:
     """A granted call that makes a call which is not granted; two parts may both have a transition of this name."""
     numbers = [k for k, call in enumerate(made.step.calls) if obligations.CALLS + call.transition.__name__ == name]
     unlawful = [z3.And(*obligations.promised(hints, made, number).negated) for number in numbers]
-    return [z3.Or(*unlawful), *lawful(hints, made)]
-
-
-def lawful(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
-    """Every law of the state before, also the laws that a proof leaves out for speed."""
-    laws = hints.stem.invariants.values()
-    return [fact for law in laws for fact in obligations.law_at(made.world, law, made.pre, [])]
+    return [z3.Or(*unlawful), *lawful_state.before(hints, made)]
 
 
 def _free_keys(goal: Any) -> list[Any]:
@@ -405,6 +405,7 @@ def classify(hints: Hints, transitions: Mapping[str, Transition]) -> tuple[str, 
     # A bug shows after a transition that is not the law's: ways with such a transition come first, the short before.
     routes = [(name.split()[0], route) for name, route in hints.routes.items()]
     routes.sort(key=lambda way: (wrong.isdisjoint([way[0], *way[1].split()]), len(way[1].split())))
-    along = (way for name, route in routes for way in explore.along(hints, route, name, transitions))
+    walked = explore.Routes(hints, transitions)
+    along = (way for name, route in routes for way in walked.along(route, name))
     path = next((way for way in itertools.chain(along, explore.paths(hints, transitions)) if bad(way)), None)
     return (NOT_INDUCTIVE, None) if path is None else (REACHABLE, path)

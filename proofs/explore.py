@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Any
 
 from proofs.hints import Hints, Transition
@@ -69,8 +70,20 @@ def key(state: Any) -> Any:
     if isinstance(state, Map):
         return _of_map(state)
     kind: Any = type(state)
-    names = _changing(kind)
-    return state if names is None else tuple([key(getattr(state, name)) for name in names])
+    read = _changing(kind)
+    if read is None:
+        return state
+    known = _KEYS.get(id(state))
+    if known is None or known[0] is not state:
+        if len(_KEYS) >= MOST_KEYS:
+            _KEYS.clear()
+        known = state, tuple([_of_map(v) if type(v) is Map else v if type(v) is int else key(v) for v in read(state)])
+        _KEYS[id(state)] = known
+    return known[1]
+
+
+_KEYS: dict[int, tuple[Any, Any]] = {}  # of the last states and parts, by their address: a call leaves most parts
+MOST_KEYS = 200
 
 
 @lru_cache(maxsize=10_000)  # a call leaves most maps of a state as they were
@@ -79,9 +92,12 @@ def _of_map(known: Map) -> tuple[int, frozenset[Any]]:
 
 
 @cache
-def _changing(kind: Any) -> list[str] | None:
-    """The fields of a part of a state that are no constants; ``None`` for the type of a plain value."""
-    return [f.name for f in fields(kind) if not f.metadata.get("constant")] if is_dataclass(kind) else None
+def _changing(kind: Any) -> Callable[[Any], Iterable[Any]] | None:
+    """Reads the fields of a part of a state that are no constants; ``None`` for the type of a plain value."""
+    if not is_dataclass(kind):
+        return None
+    names = [f.name for f in fields(kind) if not f.metadata.get("constant")]
+    return attrgetter(*names) if len(names) > 1 else lambda state: [getattr(state, name) for name in names]
 
 
 def after(step: Step[Any], before: Any) -> Any:
@@ -96,8 +112,10 @@ def moves(hints: Hints, transitions: Mapping[str, Transition], state: Any) -> It
     for name, transition in transitions.items():
         for arguments in hints.moves[name](state):
             step = transition(state, *arguments)
-            if step.kept and (step.granted or not step.fits):
-                yield PathMove(name, arguments, state, after(step, state), bool(step.granted))
+            if step.granted:
+                yield PathMove(name, arguments, state, step.then, True)
+            elif step.kept and not step.fits:
+                yield PathMove(name, arguments, state, after(step, state), False)
 
 
 def paths(hints: Hints, transitions: Mapping[str, Transition], limit: int = LIMIT) -> Iterator[Path]:
@@ -124,22 +142,49 @@ def _paths_from(first: Any, hints: Hints, transitions: Mapping[str, Transition],
         edge = following
 
 
-def along(hints: Hints, route: str, name: str, transitions: Mapping[str, Transition]) -> Iterator[Path]:
-    """Paths along the transitions of ``route``, in order, and then ``name``; all but the last move are granted.
+@dataclass
+class Routes:
+    """Paths along transitions in a given order; what several routes begin with is walked once."""
 
-    The paths to each transition of the route are included. Where several paths lead from one first state to one state,
-    only the first of them is followed.
-    """
-    edge: list[tuple[Any, Path]] = [(first, ()) for first in hints.small()]
-    for step in (*route.split(), name):
-        only = {step: transitions[step]}
-        ways = [(*path, move) for state, path in edge for move in moves(hints, only, state)]
-        yield from ways
-        met: dict[Any, tuple[Any, Path]] = {}
-        for way in ways:
-            if changes(way[-1]):
-                met.setdefault((id(way[0].before), key(way[-1].after)), (way[-1].after, way))
-        edge = list(met.values())
+    hints: Hints
+    transitions: Mapping[str, Transition]
+
+    def __post_init__(self) -> None:
+        self._edges: dict[tuple[str, ...], list[tuple[Any, Path]]] = {(): [(one, ()) for one in self.hints.small()]}
+        self._ways: dict[tuple[str, ...], list[Path]] = {}
+
+    def along(self, route: str, name: str) -> Iterator[Path]:
+        """Paths along the transitions of ``route``, in order, and then ``name``; all but the last move are granted.
+
+        The paths to each transition of the route are included. Where several paths lead from one first state to one
+        state, only the first of them is followed.
+        """
+        names = (*route.split(), name)
+        for number in range(len(names)):
+            yield from self._last(names[: number + 1])
+
+    def _last(self, names: tuple[str, ...]) -> list[Path]:
+        """The paths by these transitions, all of them."""
+        if names not in self._ways:
+            only = {names[-1]: self.transitions[names[-1]]}
+            edge = self._edge(names[:-1])
+            self._ways[names] = [(*path, move) for state, path in edge for move in moves(self.hints, only, state)]
+        return self._ways[names]
+
+    def _edge(self, names: tuple[str, ...]) -> list[tuple[Any, Path]]:
+        """The states to which these paths lead, each with the first path to it."""
+        if names not in self._edges:
+            met: dict[Any, tuple[Any, Path]] = {}
+            for way in self._last(names):
+                if changes(way[-1]):
+                    met.setdefault((id(way[0].before), key(way[-1].after)), (way[-1].after, way))
+            self._edges[names] = list(met.values())
+        return self._edges[names]
+
+
+def along(hints: Hints, route: str, name: str, transitions: Mapping[str, Transition]) -> Iterator[Path]:
+    """The paths of one route, see ``Routes``."""
+    return Routes(hints, transitions).along(route, name)
 
 
 def changes(move: PathMove) -> bool:
@@ -162,9 +207,10 @@ def witnesses(hints: Hints) -> dict[str, dict[str, Path]]:
         raise ValueError(f"a small world of {hints.stem.name} does not begin in its first state")
     found: dict[str, dict[str, Path]] = {name: {} for name in hints.stem.transitions}
     wanted = {(name, "granted") for name in found} | {(name, "refused") for name in hints.refusable}
+    routes = Routes(hints, hints.stem.transitions)
     for key_of, route in hints.routes.items():
         name, outcome = (*key_of.split(), "granted")[:2]
-        if way := next((w for w in along(hints, route, name, hints.stem.transitions) if ends(w, name, outcome)), None):
+        if way := next((w for w in routes.along(route, name) if ends(w, name, outcome)), None):
             found[name][outcome] = way
             wanted.discard((name, outcome))
     for path in paths(hints, hints.stem.transitions) if wanted else ():

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Question:
     asked: Sequence[Mapping[str, Any]]
     text: str
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of the whole question: another question has another digest."""
         return _sum_of([FORMAT, self.solver, [dict(look) for look in self.asked], self.text])
@@ -76,7 +77,8 @@ class AnswerMemory:
             return
         place = self._place(question)
         with contextlib.suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
+            if not place.parent.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
             number, beside = tempfile.mkstemp(dir=place.parent, prefix=".", suffix=".part")  # no other writer has it
             try:
                 with open(number, "w", encoding="utf-8") as file:

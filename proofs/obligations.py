@@ -102,13 +102,13 @@ def state_of(stem: Stem, world: World) -> Any:
     return made
 
 
-def call(hints: Hints, transition: Transition, world: World, name: str = "") -> SymbolicCall:
-    """One call of ``transition`` on a fresh symbolic state with fresh symbolic arguments.
+def call(hints: Hints, transition: Transition, world: World, name: str = "", pre: Any = None) -> SymbolicCall:
+    """One call of ``transition`` on a symbolic state with fresh symbolic arguments.
 
-    ``name``: the transition that it stands for, where it is a wrong one.
+    ``name``: the transition that it stands for, where it is a wrong one. ``pre``: the state; by default a fresh one.
     """
     wellformed.check_signature(name or transition.__name__, transition)
-    pre = state_of(hints.stem, world)
+    pre = state_of(hints.stem, world) if pre is None else pre
     given = arguments(world, transition, hints.over, pre)
     step = transition(pre, **given)
     return SymbolicCall(

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NoReturn, get_type_hints
 
 import z3
@@ -328,6 +328,19 @@ class World:
             self._once[make, *of] = make(*of, **fixed)
         return self._once[make, *of]
 
+    def mark(self) -> Callable[[], None]:
+        """What makes the world forget all that it makes from now on; states that it has made stay as they are."""
+        names = ("axioms", "counts", "maps", "scalars", "_once", "_constants", "sizes_of_sets")
+        kept, number = {name: getattr(self, name).copy() for name in names}, next(self._fresh)
+
+        def back() -> None:
+            for name, value in kept.items():
+                setattr(self, name, value.copy())
+            self._fresh = itertools.count(number)
+
+        back()
+        return back
+
     @contextmanager
     def quantified(self) -> Iterator[None]:
         """The context in which formulas under a quantifier are made; counts are refused there."""
@@ -629,7 +642,8 @@ def _field(world: World, f: Any, hint: Any, name: str, inside: str) -> Any:
     return world.truth(name) if kind == "truth" else state(world, hint, name + ".", inside + ".")
 
 
-def kinds_of(transition: Callable[..., Any]) -> dict[str, str]:
+@lru_cache(maxsize=500)
+def kinds_of(transition: Callable[..., Any]) -> Mapping[str, str]:
     """The arguments of a transition by name, each with the kind that the signature names; not the state."""
     return {p.name: str(p.annotation) for p in list(inspect.signature(transition).parameters.values())[1:]}
 

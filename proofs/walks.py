@@ -170,16 +170,22 @@ def _tried(
             arguments = draw.choice(proposed)
             other = draw.random() < 1 / 6
             arguments = tuple(twist(draw, one) for one in arguments) if other else arguments
-            wanted = (one for one in proposed if (name, _corner(hints, name, at, one)) in missing)
-            if any(name == of for of, _ in missing):
+            if sought := {corner for of, corner in missing if of == name}:
+                wanted = (one for one in proposed if _is_at(hints, name, at, one, sought))
                 arguments = next(wanted, arguments)
             yield name, Finite(at, arguments), hints.stem.transitions[name](at, *arguments)
 
 
-def _corner(hints: Hints, name: str, at: Any, arguments: tuple[Any, ...]) -> str | None:
-    """The corner of a call, if it is granted."""
-    step = hints.stem.transitions[name](at, *arguments)
-    return corners.corner(hints.stem.transitions[name], arguments, step) if step.granted else None
+def _is_at(hints: Hints, name: str, at: Any, arguments: tuple[Any, ...], sought: set[str]) -> bool:
+    """A call is granted, and is at one of these corners of its transition. Where its arguments are those of none of
+    them, it is not made.
+    """
+    transition = hints.stem.transitions[name]
+    said = corners.of_arguments(transition, arguments)
+    if not any(corners.begins_with(corner, said) for corner in sought):
+        return False
+    step = transition(at, *arguments)
+    return bool(step.granted) and corners.corner(transition, arguments, step) in sought
 
 
 @dataclass(frozen=True)
@@ -203,23 +209,32 @@ def seen(stem: str) -> Seen:
 
     What is wrong is looked for in the first ``JUDGED`` calls, and later where a corner has its first granted call.
     """
-    hints, missing, wrong = hints_of(stem), corners.of(stem), list[str]()
+    hints, missing, wrong, lawful = hints_of(stem), corners.of(stem), list[str](), dict[tuple[str, str], Any]()
     for number, (name, call, step) in enumerate(calls(stem, missing)):
         if step.granted:
             reached = (name, corners.corner(hints.stem.transitions[name], call.arguments, step))
             if reached in missing or number < JUDGED:
-                wrong = [f"{name} {what}" for what in _wrong(hints, name, call, step)]
+                wrong = [f"{name} {what}" for what in _wrong(hints, name, call, step, lawful)]
             missing.discard(reached)
         if wrong or number >= MOST or (number >= CALLS and not missing):
             break
     return Seen(stem, number + 1, tuple(sorted(missing)), tuple(wrong))
 
 
-def _wrong(hints: Hints, name: str, call: Finite, step: Step[Any]) -> Iterator[str]:
-    """What is wrong with a granted call: laws that it breaks, and updates that do not list what they change."""
+def _wrong(hints: Hints, name: str, call: Finite, step: Step[Any], lawful: dict[tuple[str, str], Any]) -> Iterator[str]:
+    """What is wrong with a granted call: laws that it breaks, and updates that do not list what they change.
+
+    ``lawful``: for each law and part of a state the last part of which it was true. It is true of the very same part.
+    """
     transition = hints.stem.transitions[name]
     named = dict(zip(kinds_of(transition), call.arguments, strict=True))
-    yield from (f"breaks {law.name}" for law, _ in hints.stem.broken(step.then))
+    for law in hints.stem.invariants.values():
+        for label, part in law.parts(step.then):
+            if lawful.get((law.name, label)) is not part:
+                if law.holds(part):
+                    lawful[law.name, label] = part
+                else:
+                    yield f"breaks {law.name}"
     changes = [law for law in hints.stem.changes.values() if law.binds(name)]
     yield from (f"breaks {law.name}" for law in changes if not law.of(call.state, step.then, named))
     finite.STRICT.append(lambda arity: KEYS if arity == 1 else itertools.product(KEYS, repeat=arity))

@@ -9,9 +9,8 @@ from typing import Any
 
 import z3
 
-from proofs import lemmas, obligations
+from proofs import lawful_state, lemmas, obligations
 from proofs.answers import Pick
-from proofs.counterexample import lawful
 from proofs.fitting import ANSWERED, FITS, unchanged_choices
 from proofs.hints import Hints
 from proofs.mutation import seen
@@ -76,7 +75,7 @@ class Right:
         solver.set("timeout", STUCK)
         solver.add(*self.world.axioms)
         if self.transition != START:
-            solver.add(*lawful(self.hints, self.made))
+            solver.add(*lawful_state.before(self.hints, self.made))
         return solver
 
     def ask(self, *assertions: Any) -> tuple[str, Any]:
