@@ -81,6 +81,14 @@ lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from(
 moves = st.lists(st.tuples(picks, lengths, forks, st.integers(0, 2)), min_size=4, max_size=8)
 
 
+def _with_groups(config: Json) -> Json:
+    """What was drawn, with several groups of layers where the prefix cache is to find parts of blocks: a server with
+    one group finds whole blocks alone.
+    """
+    matches = config["tuning"] is not None and "match" in config["tuning"]
+    return {**config, "layers": len(LAYERS) - 1} if matches and len(LAYERS[config["layers"]]) == 1 else config
+
+
 def _others(config: Json, known: Json) -> list[Json]:
     """Configurations of every other kind, for an engine that does not support the drawn one. Their order depends on the
     drawn one alone.
@@ -127,7 +135,7 @@ class BlockCacheMachine(StemMachine):
 
     run: BlockCacheRun | None
 
-    @initialize(config=st.fixed_dictionaries(CONFIG))
+    @initialize(config=st.fixed_dictionaries(CONFIG).map(_with_groups))
     def start(self, config: Json) -> None:
         """Makes a scheduler of a drawn size and kind, and the law. What the engine does not support is left out, one
         thing after the other.
