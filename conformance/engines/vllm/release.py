@@ -328,7 +328,7 @@ class VLLMRelease:
         compute = self._compute_checkpoints
 
         def checkpoint_of(start: int, end: int) -> tuple[int, int] | None:
-            (offset,), (place,) = compute([end], [end - start], *sizes, alignment, setup.eagle, hit)
+            (offset,), (place,) = compute([end], [end - start], *sizes, alignment, setup.shortens_hits, hit)
             return (start + offset, place) if offset else None
 
         return checkpoint_of
@@ -354,6 +354,9 @@ class VLLMRelease:
             "watermark": tuning.watermark != plain.watermark,
             "prefill_schedule_interval": tuning.interval != plain.interval,
             "scheduler_reserve_full_isl": tuning.whole != plain.whole,
+            "enable_mamba_shared_prefix_checkpoint": tuning.junctions,
+            "disable_eagle_block_drop": tuning.whole_hits,
+            "long_prefill_token_threshold_adaptive": tuning.adaptive,
         }
         lacking = [name for name, is_asked in asked.items() if is_asked and name not in text]
         if tuning.retention is not None and RETENTION not in {

@@ -340,6 +340,9 @@ def _tuning(config: Json) -> Tuning:
         config.get("interval", 1),
         config.get("whole_prompts", True),
         config.get("match"),
+        config.get("junctions", False),
+        config.get("whole_hits", False),
+        config.get("adaptive", False),
     )
 
 

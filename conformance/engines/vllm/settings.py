@@ -35,7 +35,7 @@ class Tuning:
     a prefix, 0 for none but the ends of prompts and where texts part, ``None`` for each block. ``watermark``: a request
     is admitted beside others only where so many blocks stay free. ``interval``: of so many steps one computes prompts.
     ``whole``: a request is admitted where its whole prompt fits. ``match``: tokens of a hash, where they are fewer than
-    those of a block; ``None`` for a block.
+    those of a block; ``None`` for a block. ``junctions``, ``whole_hits``, ``adaptive``: see ``TuningConfig``.
     """
 
     retention: int | None = None
@@ -43,6 +43,9 @@ class Tuning:
     interval: int = 1
     whole: bool = True
     match: int | None = None
+    junctions: bool = False
+    whole_hits: bool = False
+    adaptive: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,11 @@ class Setup:
         """
         return max(1, self.steps_in_flight - 1)
 
+    @property
+    def shortens_hits(self) -> bool:
+        """A hit is made shorter for the layers of an EAGLE head."""
+        return self.eagle and not self.tuning.whole_hits
+
 
 def config(setup: Setup) -> StandIn:
     """The object that stands in for a ``VllmConfig``."""
@@ -124,7 +132,7 @@ def _scheduler(setup: Setup) -> StandIn:
         encoder_cache_size=0,
         policy=setup.policy,
         long_prefill_token_threshold=setup.threshold,
-        long_prefill_token_threshold_adaptive=False,
+        long_prefill_token_threshold_adaptive=setup.tuning.adaptive,
         enable_chunked_prefill=True,
         disable_chunked_mm_input=False,
         watermark=(setup.tuning.watermark + 0.5) / setup.blocks if setup.tuning.watermark else 0.0,  # rounded down
@@ -147,7 +155,7 @@ def _cache(setup: Setup) -> StandIn:
         enable_prefix_caching=setup.caching,
         mamba_cache_mode="align" if setup.align else "none",
         enable_mamba_fine_grained_prefix_cache=False,
-        enable_mamba_shared_prefix_checkpoint=False,
+        enable_mamba_shared_prefix_checkpoint=setup.tuning.junctions,
         prefix_cache_retention_interval=setup.tuning.retention,
         prefix_match_unit=setup.tuning.match,
         **(_CACHE_WITH_HOST if setup.host is not None else {}),
@@ -212,9 +220,9 @@ def _speculation(setup: Setup) -> StandIn:
         num_speculative_tokens=setup.drafts,
         num_speculative_tokens_per_batch_size=None,
         max_num_new_slots_for_drafting=0,
-        disable_eagle_block_drop=False,
+        disable_eagle_block_drop=setup.tuning.whole_hits,
         use_eagle=_always(setup.eagle),
-        use_eagle_block_drop=_always(setup.eagle),
+        use_eagle_block_drop=_always(setup.shortens_hits),
         needs_eagle_block_drop=_always(setup.eagle),
         uses_draft_model=_always(False),
         uses_extract_hidden_states=_always(False),

@@ -66,6 +66,9 @@ class TuningConfig(TypedDict):
     request is admitted beside others only where so many blocks stay free. ``interval``: of so many steps one computes
     prompts. ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first chunk alone.
     ``match``: the prefix cache finds prefixes of any multiple of so many tokens, not of whole blocks alone.
+    ``junctions``: layers with states also keep a state where texts part inside a block. ``whole_hits``: a hit is not
+    made shorter for the layers of an EAGLE head. ``adaptive``: a chunk of a prompt is no shorter than its share of a
+    step.
     """
 
     retention: NotRequired[Annotated[int, whole(0, 64)]]
@@ -73,6 +76,9 @@ class TuningConfig(TypedDict):
     interval: NotRequired[Annotated[int, whole(1, 8)]]
     whole_prompts: NotRequired[bool]
     match: NotRequired[Annotated[int, whole(1, 64)]]
+    junctions: NotRequired[bool]
+    whole_hits: NotRequired[bool]
+    adaptive: NotRequired[bool]
 
 
 Layers = Annotated[list[Annotated[LayersConfig, AfterValidator(_with_window)]], AfterValidator(_few)]

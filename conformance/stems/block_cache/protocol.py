@@ -190,7 +190,8 @@ class BlockCacheEngine(Engine, Protocol):
     it is not 0, at each block if left out; ``watermark``: a request is admitted beside others only where so many blocks
     stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where
     its whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so
-    many tokens, not of whole blocks alone, and a request goes on in a copy of the last block).
+    many tokens, not of whole blocks alone, and a request goes on in a copy of the last block; ``junctions``,
+    ``whole_hits``, ``adaptive``: see ``TuningConfig``).
 
     ``moves``: what was done to blocks in the last call, in order.
     """

@@ -59,6 +59,9 @@ TUNINGS: tuple[Json | None, ...] = (
     *(None, {"retention": 0}, {"retention": 8}, {"retention": 0}),
     *({"retention": 0, "whole_prompts": False}, {"watermark": 2}, {"retention": 0, "interval": 2}),
     *({"match": 1}, {"retention": 0, "match": 2}, {"retention": 0, "match": 1}),
+    {"retention": 0, "match": 2, "junctions": True},
+    {"retention": 0, "match": 1, "whole_hits": True},
+    {"retention": 0, "adaptive": True},
 )
 OF_TRANSFERS = ("reoffers", "failure", "host")  # what is configured of transfers alone
 CONFIG = {
