@@ -138,7 +138,7 @@ class Scheduler:
 
 def test_a_request_has_the_copy_in_which_it_goes_on_and_not_what_was_found() -> None:
     scheduler = Scheduler()
-    moves = Moves(scheduler)
+    moves = Moves(scheduler, copies=True)
     scheduler.single.admit("5")
     assert [(move.kind, move.blocks, move.request, move.group) for move in moves.moves] == [
         ("touch", (1,), 5, 0),
@@ -150,17 +150,21 @@ def test_a_request_has_the_copy_in_which_it_goes_on_and_not_what_was_found() -> 
 
 def test_a_request_that_keeps_its_block_gets_no_copy() -> None:
     scheduler = Scheduler()
-    moves = Moves(scheduler)
+    moves = Moves(scheduler, copies=True)
     scheduler.single.keep("5")
     assert [(move.kind, move.blocks) for move in moves.moves] == [("evict", (7,)), ("move_hashes", (2, 7))]
 
 
 def test_what_copies_hold_is_given_back_by_nobody() -> None:
     scheduler = Scheduler()
-    moves = Moves(scheduler)
+    moves = Moves(scheduler, copies=True)
     scheduler.deferred_frees.append((1, [block(4)]))
     scheduler._free_cow_retained_blocks([block(2), block(7)], 1)
-    assert (moves.held(), moves.deferred(), moves.moves) == ({2: 1, 7: 1}, [4], [])
+    assert (moves.held(), moves.deferred(blocks for _, blocks in scheduler.deferred_frees), moves.moves) == (
+        {2: 1, 7: 1},
+        [4],
+        [],
+    )
     scheduler._drain_deferred_frees()
     assert [(move.kind, move.blocks) for move in moves.moves] == [("free", (4,))]
     assert moves.held() == {}

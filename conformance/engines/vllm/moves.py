@@ -9,30 +9,31 @@ cache gets the copy. What is written down here is of requests alone: copies are 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from conformance.engines.vllm.recording.block_hooks import BlockHooks, Noted, number, numbers
 from conformance.stems.block_cache.protocol import Move
 
-RETAINED, DRAINED = "_free_cow_retained_blocks", "_drain_deferred_frees"  # methods of a scheduler
-
 
 class Moves:
-    """``moves``: what was done to blocks since ``begin``. ``scheduler``: the one whose blocks are watched."""
+    """``moves``: what was done to blocks since ``begin``. ``scheduler``: the one whose blocks are watched. ``copies``:
+    its requests may go on in copies of blocks.
+    """
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Any, copies: bool) -> None:
         self.moves: list[Move] = []
         self._scheduler = scheduler
-        self._singles: Sequence[Any] = scheduler.kv_cache_manager.coordinator.single_type_managers
+        singles: Sequence[Any] = scheduler.kv_cache_manager.coordinator.single_type_managers
+        self._singles = singles if copies else ()
         self._of_copies: list[Any] = []  # lists of blocks that are given back with a step, and that copies hold
         self._given_back: deque[bool] = deque()  # of each such list that is given back now, whether copies hold it
         BlockHooks(scheduler.kv_cache_manager, self._note)
-        if copies_blocks(scheduler):
-            for group, single in enumerate(self._singles):
-                single._apply_cow = self._with_copy(single._apply_cow, group)
-            setattr(scheduler, RETAINED, self._retaining(getattr(scheduler, RETAINED)))
-            setattr(scheduler, DRAINED, self._draining(getattr(scheduler, DRAINED)))
+        for group, single in enumerate(self._singles):
+            single._apply_cow = self._with_copy(single._apply_cow, group)
+        if copies:
+            scheduler._free_cow_retained_blocks = self._retaining(scheduler._free_cow_retained_blocks)
+            scheduler._drain_deferred_frees = self._draining(scheduler._drain_deferred_frees)
 
     def begin(self) -> None:
         """A call begins."""
@@ -40,16 +41,13 @@ class Moves:
 
     def held(self) -> Mapping[int, int]:
         """How many copies hold each block."""
-        if not self._of_copies and not any(getattr(single, "_pending_cow_copies", ()) for single in self._singles):
-            return {}
         waiting = [list(blocks) for blocks in self._of_copies]
         pending = [pair for single in self._singles for pair in single._pending_cow_copies]
         return Counter(number(block) for blocks in (*waiting, *pending) for block in blocks)
 
-    def deferred(self) -> list[int]:
-        """The blocks that requests have given up, and which are given back once a step in flight is done."""
+    def deferred(self, waiting: Iterable[Sequence[Any]]) -> list[int]:
+        """Of the blocks that wait for a step in flight to be given back, those that requests have given up."""
         of_copies = {id(blocks) for blocks in self._of_copies}
-        waiting = (blocks for _, blocks in getattr(self._scheduler, "deferred_frees", ()))
         return [number(block) for blocks in waiting if id(blocks) not in of_copies for block in blocks if number(block)]
 
     def _note(self, noted: Noted) -> None:
@@ -114,9 +112,3 @@ class Moves:
             self._of_copies = [blocks for blocks in self._of_copies if id(blocks) in waiting]
 
         return drain_deferred_frees
-
-
-def copies_blocks(scheduler: Any) -> bool:
-    """The release lets a request go on in a copy of a block that is not computed whole."""
-    singles = scheduler.kv_cache_manager.coordinator.single_type_managers
-    return hasattr(scheduler, RETAINED) and all(hasattr(single, "_apply_cow") for single in singles)

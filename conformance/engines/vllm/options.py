@@ -1,8 +1,8 @@
 """The launch options and environment variables that vLLM's cache and scheduler read, and which of them are drawn.
 
 What the modules of the newest release read is found in its source (``conformance.engines.option_reads``). Each option
-is one with which schedulers are drawn (``DRAWN``), or stands in ``UNDRAWN`` under the reason why not. A test compares both
-with the release, so an option of a new release is not overlooked. An option stands under the name of its field: of
+is one with which schedulers are drawn (``DRAWN``), or stands in ``UNDRAWN`` under the reason why not. A test compares
+both with the release, so an option of a new release is not overlooked. An option stands under the name of its field: of
 ``--block-size`` it is ``block_size``.
 """
 

@@ -385,6 +385,11 @@ class VLLMRelease:
         return {"block_size": whole, "hash_block_size": unit}
 
     @cached_property
+    def has_copies(self) -> bool:
+        """A request may go on in a copy of a block that is not computed whole."""
+        return hasattr(self._synchronous, "_free_cow_retained_blocks")
+
+    @cached_property
     def leaves_checkpoints(self) -> bool:
         """Layers with states may leave a state inside a pass for the prefix cache, and not at its end alone."""
         return self.imported.has(CHECKPOINT) and hasattr(self._utils, "resolve_cache_hit_alignment_tokens")
@@ -423,6 +428,11 @@ class VLLMRelease:
     def copies(output: Any) -> list[tuple[int, int]]:
         """The blocks that the workers copy before a step, each as source and target."""
         return [(int(source), int(target)) for source, target in getattr(output, "kv_cache_block_copies", None) or ()]
+
+    @staticmethod
+    def deferred(scheduler: Any) -> list[Sequence[Any]]:
+        """Lists of blocks that are given back, each once a step in flight is done."""
+        return [blocks for _, blocks in getattr(scheduler, "deferred_frees", ())]
 
     def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostCopies:
         """The connector of a scheduler with transfers."""

@@ -65,7 +65,7 @@ class VLLMScheduler:
         alignment = next((group["checkpoint"] for group in self._groups if "checkpoint" in group), None)
         self._checkpoint = alignment and release.checkpoints(self._scheduler, self._setup, alignment)
         self._size = self._manager.block_pool.hash_block_size  # tokens
-        self._watched = Moves(self._scheduler)
+        self._watched = Moves(self._scheduler, release.has_copies)
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
         self._host = self._connector if isinstance(self._connector, HostConnector | HostPoolConnector) else None
         self._loading: dict[int, RequestLoad] = {}
@@ -183,7 +183,7 @@ class VLLMScheduler:
                 for name, request in self._scheduler.requests.items()
                 if not request.is_finished()
             },
-            deferred=tuple(self._watched.deferred()),
+            deferred=tuple(self._watched.deferred(self._release.deferred(self._scheduler))),
             host=None if self._host is None else self._host.shown(),
             lent=tuple(free.free[len(shown.free) :]),
             sleeps=self._host is not None and not self._scheduler.has_requests(),

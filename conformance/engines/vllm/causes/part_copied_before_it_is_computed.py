@@ -8,13 +8,13 @@ from typing import Any
 def repair() -> None:
     """Replaces one method of the release, for the rest of this process."""
     from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, MambaManager
 
     real = KVCacheManager.allocate_slots
 
     def allocate_slots(self: Any, request: Any, new: int, num_new_computed_tokens: int = 0, **named: Any) -> Any:
         singles, found = self.coordinator.single_type_managers, named.get("new_computed_blocks")
-        of_step = [one.cached_blocks_this_step for one in singles if hasattr(one, "cached_blocks_this_step")]
+        of_step = [one.cached_blocks_this_step for one in singles if isinstance(one, MambaManager)]
         ends_inside = bool(num_new_computed_tokens % singles[0].block_size)
         tails = [blocks[-1] for blocks in found.blocks if blocks] if ends_inside and found is not None else []
         if any(tail.block_hash in hashes for hashes in of_step for tail in tails):
