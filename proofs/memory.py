@@ -49,7 +49,8 @@ class AnswerMemory:
     """The questions with the answer ``unsat`` in a folder. Several processes may use one folder at a time.
 
     ``folder``: made where it is missing; ``None`` for a memory that keeps nothing. ``believed``: whether kept entries
-    are read; if not, every question is asked anew, and what is proved is still kept.
+    are read; if not, every question is asked anew, and what is proved is still kept. Of questions that are equal to the
+    last letter, limits included, one process asks a solver once in a run (``asking.ONCE``).
     """
 
     folder: Path | None

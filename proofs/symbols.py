@@ -402,8 +402,10 @@ class World:
     def sharing(self) -> Iterator[None]:
         """The context in which equal sums are one symbol, and no lemma speaks of new sums."""
         self.shared = {}
-        yield
-        self.shared = None
+        try:
+            yield
+        finally:
+            self.shared = None
 
 
 class SymDomain(Whole):

@@ -235,9 +235,13 @@ def test_a_scheduler_is_drawn_without_what_a_known_difference_needs(member: Bloc
     [
         {"layers": [STATES, STATES], "tuning": {"match": 4}, "events": True},  # as many tokens as a block has
         {"layers": [CHECKPOINTS], "tuning": {"retention": 8}, "events": True},
+        {"layers": [CHECKPOINTS], "tuning": {"match": 2, "retention": 0}, "events": False, "requests": 1},
+        {"layers": [STATES], "tuning": {"match": 2}, "events": False},  # each block is kept
     ],
 )
-def test_servers_that_find_whole_blocks_alone_are_drawn(member: BlockCacheExclusion, neighbour: Json) -> None:
+def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
+    member: BlockCacheExclusion, neighbour: Json
+) -> None:
     plain = {"policy": "fcfs", "caching": True, "steps_in_flight": 1, "drafts": 0, "eagle": False}
     drawn = {**plain, "transfers": False, "blocks": 10, "block_size": 4, "requests": 3, **neighbour}
     machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": {member}})()

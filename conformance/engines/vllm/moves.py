@@ -1,9 +1,10 @@
 """Writes down what a scheduler of vLLM does to blocks, and for whom.
 
 Where the prefix cache finds a prefix that ends inside a block, the request goes on in a copy of this block, which the
-workers make before the step. The copy counts as a holder of both blocks until the step is done, though no request holds
-the first one. A request that goes on to write into a block that the prefix cache has keeps the block, and the prefix
-cache gets the copy. What is written down here is of requests alone: copies are left out, and ``held`` counts them.
+workers make before the step. The copy counts as a holder of both blocks, though no request holds the first one: until
+the step is done where steps overlap, else within the call. A request that goes on to write into a block that the prefix
+cache has keeps the block, and the prefix cache gets the copy. What is written down here is of requests alone: copies
+are left out, and ``held`` counts them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,9 @@ Named = Callable[[bytes], Name | None]
 def pool(release: VLLMRelease, pool: Any, named: Named) -> BlockPoolSnapshot:
     """The snapshot of a pool. ``named``: what a hash of the pool is the hash of."""
     queue = pool.free_block_queue
-    found = release.found(pool)
+    found: dict[Name | None, tuple[int, ...]] = {}
+    for key, value in release.found(pool).items():  # two hashes may be of one text, with other tokens behind it
+        found[named(key)] = tuple(dict.fromkeys((*found.get(named(key), ()), *_under(value))))
     blocks = [block for block in pool.blocks if not block.is_null]
     hashed = ((block, release.named(pool, block)) for block in blocks)
     return BlockPoolSnapshot(
@@ -24,7 +26,7 @@ def pool(release: VLLMRelease, pool: Any, named: Named) -> BlockPoolSnapshot:
         available=pool.get_num_free_blocks(),
         refs={block.block_id: block.ref_cnt for block in blocks},
         named={block.block_id: tuple(map(named, keys)) for block, keys in hashed if keys},
-        found={named(key): _under(value) for key, value in found.items()},
+        found=found,
         null=pool.null_block.block_id,
         null_named=pool.null_block.block_hash is not None,
     )

@@ -209,13 +209,29 @@ class VLLMRelease:
 
     # Requests.
 
-    def hasher(self, size: int) -> Callable[[Any], list[bytes]]:
-        """The function with which a request hashes its text; a hash covers ``size`` tokens."""
-        made: Callable[[Any], list[bytes]] = self._utils.get_request_block_hasher(size, self._hash)
+    @cached_property
+    def has_long_hashes(self) -> bool:
+        """A hash may also cover tokens behind its block."""
+        return "num_hash_lookahead_tokens" in inspect.signature(self._utils.get_request_block_hasher).parameters
+
+    def hasher(self, size: int, lookahead: int) -> Callable[[Any], list[bytes]]:
+        """The function with which a request hashes its text; a hash is of ``size`` tokens, and where the release has
+        such hashes also covers ``lookahead`` tokens behind them.
+        """
+        more = (lookahead,) if self.has_long_hashes else ()
+        made: Callable[[Any], list[bytes]] = self._utils.get_request_block_hasher(size, self._hash, *more)
         return made
 
     def request(
-        self, number: int, tokens: Sequence[int], outputs: int, mark: int, priority: int, size: int, names: DigestTexts
+        self,
+        number: int,
+        tokens: Sequence[int],
+        outputs: int,
+        mark: int,
+        priority: int,
+        size: int,
+        names: DigestTexts,
+        lookahead: int = 0,
     ) -> Any:
         """A Request with a prompt. ``mark``: 0, or what the hash of its text must distinguish: an odd mark is a LoRA
         adapter, an even one a cache salt that has the name of the adapter with the mark before. ``names`` gets what the
@@ -232,7 +248,7 @@ class VLLMRelease:
             lora_request=settings.adapter(mark, name) if mark % 2 else None,
             cache_salt=name if mark and not mark % 2 else None,
             priority=priority,
-            block_hasher=names.written_down(self.hasher(size), size, mark),
+            block_hasher=names.written_down(self.hasher(size, lookahead), size, mark),
             **more,
         )
 
@@ -324,11 +340,14 @@ class VLLMRelease:
         hit = self._utils.resolve_cache_hit_alignment_tokens(
             scheduler.kv_cache_config, scheduler.vllm_config, scheduler.block_size, scheduler.hash_block_size
         )
-        sizes = (scheduler.hash_block_size, setup.block_size)
-        compute = self._compute_checkpoints
+        sizes, lookahead = (scheduler.hash_block_size, setup.block_size), setup.hash_lookahead
+        compute, drops = self._compute_checkpoints, setup.shortens_hits
+        more = {}
+        if self.has_long_hashes:
+            drops, more = drops and not lookahead, {"num_hash_lookahead_tokens": lookahead}
 
         def checkpoint_of(start: int, end: int) -> tuple[int, int] | None:
-            (offset,), (place,) = compute([end], [end - start], *sizes, alignment, setup.shortens_hits, hit)
+            (offset,), (place,) = compute([end], [end - start], *sizes, alignment, drops, hit, **more)
             return (start + offset, place) if offset else None
 
         return checkpoint_of
@@ -356,6 +375,7 @@ class VLLMRelease:
             "scheduler_reserve_full_isl": tuning.whole != plain.whole,
             "enable_mamba_shared_prefix_checkpoint": tuning.junctions,
             "disable_eagle_block_drop": tuning.whole_hits,
+            "num_hash_lookahead_tokens": tuning.short_hashes,
             "long_prefill_token_threshold_adaptive": tuning.adaptive,
         }
         lacking = [name for name, is_asked in asked.items() if is_asked and name not in text]
@@ -423,6 +443,11 @@ class VLLMRelease:
     def placeholders(request: Any) -> int:
         """For how many sampled tokens of steps in flight a request waits."""
         return int(request.num_output_placeholders)
+
+    @staticmethod
+    def zeroed(output: Any) -> list[int]:
+        """The blocks into which the workers write zeros before they copy anything."""
+        return [int(block) for block in getattr(output, "new_block_ids_to_zero", None) or ()]
 
     @staticmethod
     def copies(output: Any) -> list[tuple[int, int]]:

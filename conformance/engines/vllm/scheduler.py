@@ -95,7 +95,9 @@ class VLLMScheduler:
         self._watched.begin()
         if self._connector is not None:
             self._connector.asked[str(request)] = TransferParams(elsewhere, sends)
-        made = self._release.request(request, tokens, outputs, mark, priority, self._size, self._names)
+        made = self._release.request(
+            request, tokens, outputs, mark, priority, self._size, self._names, self._setup.hash_lookahead
+        )
         self._scheduler.add_request(made)
 
     def schedule(self) -> Launched:
@@ -114,6 +116,7 @@ class VLLMScheduler:
             preempted=tuple(sorted(map(int, preempted))),
             ended=tuple(sorted(map(int, output.finished_req_ids))),
             copies=tuple(self._release.copies(output)),
+            zeroed=tuple(self._release.zeroed(output)),
             loads=self._begun(),
             **self._copies(),
         )
@@ -186,7 +189,7 @@ class VLLMScheduler:
             deferred=tuple(self._watched.deferred(self._release.deferred(self._scheduler))),
             host=None if self._host is None else self._host.shown(),
             lent=tuple(free.free[len(shown.free) :]),
-            sleeps=self._host is not None and not self._scheduler.has_requests(),
+            sleeps=not self._scheduler.has_requests(),
         )
 
     def _held(self) -> Mapping[int, int]:
@@ -343,6 +346,7 @@ def _tuning(config: Json) -> Tuning:
         config.get("junctions", False),
         config.get("whole_hits", False),
         config.get("adaptive", False),
+        config.get("short_hashes", False),
     )
 
 

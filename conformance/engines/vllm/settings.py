@@ -35,7 +35,7 @@ class Tuning:
     a prefix, 0 for none but the ends of prompts and where texts part, ``None`` for each block. ``watermark``: a request
     is admitted beside others only where so many blocks stay free. ``interval``: of so many steps one computes prompts.
     ``whole``: a request is admitted where its whole prompt fits. ``match``: tokens of a hash, where they are fewer than
-    those of a block; ``None`` for a block. ``junctions``, ``whole_hits``, ``adaptive``: see ``TuningConfig``.
+    those of a block; ``None`` for a block. The others: see ``TuningConfig``.
     """
 
     retention: int | None = None
@@ -46,6 +46,7 @@ class Tuning:
     junctions: bool = False
     whole_hits: bool = False
     adaptive: bool = False
+    short_hashes: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,16 @@ class Setup:
 
     @property
     def shortens_hits(self) -> bool:
-        """A hit is made shorter for the layers of an EAGLE head."""
+        """A hit is made shorter for the layers of an EAGLE head, unless hashes cover what these layers have read."""
         return self.eagle and not self.tuning.whole_hits
+
+    @property
+    def hash_lookahead(self) -> int:
+        """Tokens behind a block that its hash covers, in a release that has such hashes
+        (``VllmConfig.num_hash_lookahead_tokens``).
+        """
+        plain = self.tuning.short_hashes or self.transfers or not self.caching
+        return 1 if self.shortens_hits and not plain else 0
 
 
 def config(setup: Setup) -> StandIn:
@@ -115,8 +124,8 @@ def config(setup: Setup) -> StandIn:
         use_v2_model_runner=setup.stages > 1,
         num_speculative_tokens=setup.drafts,
         num_lookahead_tokens=setup.drafts if setup.eagle else 0,
-        num_prefill_lookahead_tokens=0,
-        num_hash_lookahead_tokens=0,
+        num_prefill_lookahead_tokens=int(setup.eagle),
+        num_hash_lookahead_tokens=setup.hash_lookahead,
         max_in_flight_tokens=setup.batch * in_flight,
         max_concurrent_batches=in_flight,
     )
@@ -221,6 +230,7 @@ def _speculation(setup: Setup) -> StandIn:
         num_speculative_tokens_per_batch_size=None,
         max_num_new_slots_for_drafting=0,
         disable_eagle_block_drop=setup.tuning.whole_hits,
+        disable_lookahead_block_hashes=setup.tuning.short_hashes,
         use_eagle=_always(setup.eagle),
         use_eagle_block_drop=_always(setup.shortens_hits),
         needs_eagle_block_drop=_always(setup.eagle),

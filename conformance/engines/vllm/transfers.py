@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from conformance.stems.block_cache.protocol import RequestLoad, Tables
 
+MOST_GROUPS = 8
+
 
 class TransferParams(NamedTuple):
     """What a run says of a request: ``elsewhere`` tokens of its prompt are on another server; another server reads its
@@ -37,8 +39,8 @@ class AllGroups:
         """The connector does not look into the pool."""
 
     def get_loaded_kv_cache_group_ids(self, _: Any) -> tuple[int, ...]:
-        """It is left to the workers to clear the blocks of a request before."""
-        return ()
+        """All groups of layers are loaded; a scheduler has at most ``MOST_GROUPS``."""
+        return tuple(range(MOST_GROUPS))
 
     def has_pending_block_frees(self) -> bool:
         """No block is kept but what ``request_finished_all_groups`` says."""

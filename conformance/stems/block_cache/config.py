@@ -14,8 +14,8 @@ from conformance.stems.configs import EXPECTED, INCOMPLETE, Pages, PageSize, Req
 @exact
 class LayersConfig(TypedDict):
     """A group of layers. ``window``: how many tokens a token reads, the last of which is itself; only of ``window``.
-    ``checkpoint``: a pass that ends a prompt also leaves the state at the last position before from which the prefix
-    cache can go on, which is a multiple of so many tokens after the pass's first one; only of ``mamba``.
+    ``checkpoint``: a pass also leaves a state inside its tokens, for the prefix cache; the position is a multiple of so
+    many tokens after the first token of the pass. Only of ``mamba``.
     """
 
     kind: Literal["full", "window", "mamba"]
@@ -67,8 +67,9 @@ class TuningConfig(TypedDict):
     prompts. ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first chunk alone.
     ``match``: the prefix cache finds prefixes of any multiple of so many tokens, not of whole blocks alone.
     ``junctions``: layers with states also keep a state where texts part inside a block. ``whole_hits``: a hit is not
-    made shorter for the layers of an EAGLE head. ``adaptive``: a chunk of a prompt is no shorter than its share of a
-    step.
+    made shorter for the layers of an EAGLE head. ``short_hashes``: a hash does not cover the token behind its block,
+    which such layers have read, so that a hit is made shorter for them. ``adaptive``: a chunk of a prompt is no shorter
+    than its share of a step.
     """
 
     retention: NotRequired[Annotated[int, whole(0, 64)]]
@@ -78,6 +79,7 @@ class TuningConfig(TypedDict):
     match: NotRequired[Annotated[int, whole(1, 64)]]
     junctions: NotRequired[bool]
     whole_hits: NotRequired[bool]
+    short_hashes: NotRequired[bool]
     adaptive: NotRequired[bool]
 
 

@@ -92,10 +92,15 @@ class BlockMemory:
         if block:
             self._blocks[block] = [self._state(group, prefix)] * self._size
 
+    def clear(self, blocks: Iterable[int]) -> None:
+        """Blocks hold nothing of anybody any more."""
+        for block in blocks:
+            self._blocks.pop(block, None)
+
     def copy(self, source: int, target: int) -> None:
         """What one block holds is copied to another."""
         if target:
-            self._blocks[target] = list(self._blocks.get(source, [-1] * self._size))
+            self.copy_all([(source, target)])
 
     def copy_all(self, copies: Iterable[tuple[int, int]]) -> None:
         """Each source is copied to its target. All sources are read before a target is written, as by one kernel."""

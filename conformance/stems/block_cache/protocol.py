@@ -91,7 +91,8 @@ class Launched:
     their blocks in this call. ``ended``: requests whose end the workers are told. ``copies``: blocks that the workers
     copy before the step, each as source and target. ``loads``: by request, the transfers that the workers begin.
     ``stores``: by number, the copies to host memory that the workers begin after the step, each as a block and a place
-    in host memory. ``flushed``: the numbers of copies that the workers end before the step.
+    in host memory. ``flushed``: the numbers of copies that the workers end before the step. ``zeroed``: blocks into
+    which the workers write zeros before they copy anything.
     """
 
     passes: Mapping[int, RequestPass]
@@ -101,6 +102,7 @@ class Launched:
     loads: Mapping[int, RequestLoad] = field(default_factory=dict)
     stores: Mapping[int, Copies] = field(default_factory=dict)
     flushed: tuple[int, ...] = ()
+    zeroed: tuple[int, ...] = ()
 
 
 class Transfers(NamedTuple):
@@ -191,7 +193,7 @@ class BlockCacheEngine(Engine, Protocol):
     stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where
     its whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so
     many tokens, not of whole blocks alone, and a request goes on in a copy of the last block; ``junctions``,
-    ``whole_hits``, ``adaptive``: see ``TuningConfig``).
+    ``whole_hits``, ``short_hashes``, ``adaptive``: see ``TuningConfig``).
 
     ``moves``: what was done to blocks in the last call, in order.
     """

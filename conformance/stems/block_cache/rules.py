@@ -61,6 +61,8 @@ TUNINGS: tuple[Json | None, ...] = (
     *({"match": 1}, {"retention": 0, "match": 2}, {"retention": 0, "match": 1}),
     {"retention": 0, "match": 2, "junctions": True},
     {"retention": 0, "match": 1, "whole_hits": True},
+    {"retention": 0, "match": 2, "short_hashes": True},
+    {"retention": 4, "match": 2},
     {"retention": 0, "adaptive": True},
 )
 OF_TRANSFERS = ("reoffers", "failure", "host")  # what is configured of transfers alone
@@ -155,6 +157,8 @@ class BlockCacheMachine(StemMachine):
             known = _without(known, *OF_TRANSFERS)
         if known["tuning"] is None:
             known.pop("tuning")
+        if "match" in known.get("tuning", {}) and "pool" in (known.get("host") or {}):
+            known.pop("tuning")  # parts of blocks beside host memory that is a pool of blocks are not driven yet
         if known.get("host") is None:
             known.pop("host", None)
             known |= attention if known["transfers"] else {}
@@ -211,9 +215,10 @@ class BlockCacheMachine(StemMachine):
         """The configuration without what known differences need, where the prefix cache finds parts of blocks."""
         if self.excludes(Exclusion.EVENTS_OF_PARTS):
             config = {**config, "events": False}
-        if self.excludes(Exclusion.PARTS_IN_ONE_STEP) and states:
+        retention = config["tuning"].get("retention")  # without one a request waits for a state of the present step
+        if self.excludes(Exclusion.PARTS_IN_ONE_STEP) and states and (retention is not None or config["eagle"]):
             config = {**config, "requests": 1}
-        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS):
+        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and (retention != 0 or config["eagle"]):
             config = {**config, "layers": _without_checkpoints(config["layers"])}
         return config
 

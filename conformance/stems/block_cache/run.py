@@ -394,6 +394,9 @@ class BlockCacheRun:
         """What is wrong with the free queue, the prefix cache, host memory, or what the scheduler knows of requests."""
         slots = Domain(1, self.config.get("host", {"slots": 0})["slots"])
         found = problems(self.law.state, self.seen, self._pool, self.follower.here, slots)
+        if self.seen.sleeps and self.follower.here:
+            waits = ", ".join(map(str, sorted(self.follower.here)))
+            found.append(f"the server sleeps, and requests {waits} have not ended: it makes no step for them")
         return found if self.flying else [*found, *self._parts()]
 
     def _parts(self) -> Iterator[str]:
@@ -405,7 +408,8 @@ class BlockCacheRun:
                 mark, *text = name.text
                 if (missing := self.workers.lacks(name.group, mark, text, block)) is not None:
                     what = f"for the first {len(text)} tokens of a text in group {name.group}"
-                    yield f"the prefix cache finds block {block} {what}, and it does not hold token {missing} of them"
+                    lacks = "the state after them" if missing == len(text) else f"token {missing} of the text"
+                    yield f"the prefix cache finds block {block} {what}, and the block does not hold {lacks}"
 
     def judge(self) -> None:
         """Nothing to add: the invariants say everything."""

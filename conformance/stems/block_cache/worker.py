@@ -132,6 +132,8 @@ class Workers:
         """
         step, jobs = self._flying.popleft()
         self.step += 1
+        loaded = {block for load in step.loads.values() for table in load.tables for block in table}
+        self._memory.clear(block for block in step.zeroed if block not in loaded)  # a load may come before or after
         self._memory.copy_all(step.copies)
         works = [self._work(job, sampled.get(job.request)) for job in jobs]
         found = [each for each in self._computed(works) if each is not None and each.request in here]

@@ -1,4 +1,4 @@
-"""A request goes on in a copy of a block that the same step has yet to copy and to compute, and reads what was there.
+"""A request goes on in a copy of a block that the same step has yet to copy and to compute, and reads zeros.
 
 The prefix cache has the first half of a block, and two requests come whose prompts go on behind it. The copy in which
 the first request goes on gets the hash of a whole block when it is handed out, and the second request finds it in the
