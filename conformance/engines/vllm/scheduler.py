@@ -305,7 +305,8 @@ def _setup(config: Json) -> Setup:
     if config.get("host") and not config.get("transfers"):
         raise Unsupported("host memory is behind a connector, which transfers need")
     retention = config.get("tuning", {}).get("retention") or 0
-    if retention % config["block_size"] or (retention and kinds == {FULL}):
+    chunk = config["block_size"] * (config.get("host") or {"blocks_per_slot": 1})["blocks_per_slot"]
+    if retention % chunk or (retention and kinds == {FULL}):
         raise Unsupported("blocks are retained every so many whole blocks, of layers with a window or with states")
     match = config.get("tuning", {}).get("match")
     if match is not None and (config["block_size"] % match or len(config["layers"]) == 1 or not config["caching"]):
