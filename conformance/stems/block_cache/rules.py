@@ -157,8 +157,8 @@ class BlockCacheMachine(StemMachine):
             known = _without(known, *OF_TRANSFERS)
         if known["tuning"] is None:
             known.pop("tuning")
-        if "match" in known.get("tuning", {}) and "pool" in (known.get("host") or {}):
-            known.pop("tuning")  # parts of blocks beside host memory that is a pool of blocks are not driven yet
+        if "match" in known.get("tuning", {}) and known.get("host") is not None:
+            known.pop("tuning")  # parts of blocks beside host memory are not driven yet
         if known.get("host") is None:
             known.pop("host", None)
             known |= attention if known["transfers"] else {}
