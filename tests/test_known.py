@@ -212,6 +212,7 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.STATES_IN_ONE_STEP: ({"layers": [STATES]}, {"layers": [STATES], "requests": 1}),
     BlockCacheExclusion.EVENTS_OF_PARTS: ({**PARTS, "events": True}, {**PARTS, "events": False}),
     BlockCacheExclusion.PARTS_IN_ONE_STEP: (PARTS, {**PARTS, "requests": 1}),
+    BlockCacheExclusion.MOVED_HASHES: ({**PARTS, "steps_in_flight": 2}, {**PARTS, "steps_in_flight": 1}),
     BlockCacheExclusion.CHECKPOINTS_AFTER_PARTS: (
         {"layers": [CHECKPOINTS], "tuning": {"match": 2}},
         {"layers": [STATES], "tuning": {"match": 2}},
@@ -229,7 +230,7 @@ def test_a_scheduler_is_drawn_without_what_a_known_difference_needs(member: Bloc
         assert machine.avoiding(drawn) == expected
 
 
-@pytest.mark.parametrize("member", [each for each in AVOIDED if "PARTS" in each.name])
+@pytest.mark.parametrize("member", [each for each in AVOIDED if "PARTS" in each.name or "MOVED" in each.name])
 @pytest.mark.parametrize(
     "neighbour",
     [

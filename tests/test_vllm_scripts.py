@@ -159,6 +159,17 @@ def repaired(self, computed):
     return max(0, skipped(self, computed) - 2 * self.block_size)
 SlidingWindowManager.get_num_skipped_tokens = repaired
 """,
+    # A part of a prompt gets a hash once.
+    "moved_hash_comes_back": """
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+cache, told = MambaManager._cache_partial_tail_block, set()
+def repaired(self, request, tokens, *more, **named):
+    if (request.request_id, tokens) in told:
+        return None
+    told.add((request.request_id, tokens))
+    return cache(self, request, tokens, *more, **named)
+MambaManager._cache_partial_tail_block = repaired
+""",
     # The null block loses the hash that it got.
     "null_block_gets_a_hash": """
 from vllm.v1.core.block_pool import BlockPool
@@ -270,6 +281,7 @@ KEEPS = {
     "0.18.1": ["host_offer_evicts_its_own_key", "host_touch_while_written", "state_read_in_its_step"],
     "0.30.0": ["host_stores_uncomputed_slot", "host_offer_refused_with_room"],
     "0.31.0": ["loaded_requests_wait_for_each_other", "adapter_shares_hash_with_salt"],
+    "0.32.0": ["moved_hash_comes_back"],
     "0.33.0": ["host_reload_after_preemption"],
 }
 # Each kept trace that a release breaks, with the newest release that lists it as known.

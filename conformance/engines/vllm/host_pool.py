@@ -33,17 +33,19 @@ AWAKE = "has_pending_push_work"  # by which a connector keeps the server's loop 
 LAZY = "lazy"
 
 
-def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostPoolConnector:
-    """The connector of a scheduler with this configuration. Only the size of host memory is given and not computed."""
+def made(imported: Any, config: Any, groups: Any, host: HostTier, sizes: Mapping[str, int]) -> HostPoolConnector:
+    """The connector of a scheduler with this configuration. Only the size of host memory is given and not computed.
+    ``sizes``: the tokens of the scheduler's block, and of a hash where that is asked for.
+    """
     if not imported.has(f"{FOLDER}.manager"):
         raise Unsupported("the release has no pool of blocks in host memory")
     build = imported.module(f"{FOLDER}.manager").SimpleCPUOffloadScheduler
     sized = replace(groups, kv_cache_tensors=[_tensor(imported, groups.num_blocks)])
-    size = config.cache_config.block_size
+    size = sizes["block_size"]
     known = {
         "cpu_capacity_bytes": host.slots + 1,  # of a block a byte; the first block is the null block
         "scheduler_block_size": size,
-        "hash_block_size": size,
+        "hash_block_size": sizes.get("hash_block_size", size),
         "lazy_offload": host.pool == LAZY,
     }
     takes = inspect.signature(build.__init__).parameters

@@ -317,10 +317,13 @@ class VLLMRelease:
         cached = self._specs.KVCacheConfig(
             num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers, **self._tuned(setup.tuning)
         )
+        sizes = self._sizes(setup, config, cached)
         if setup.host is not None:
             if not setup.host.pool and not self.imported.has(f"{host_connector.CONNECTOR}.config"):
                 raise Unsupported("the release's connector to host memory is not known")
-            make = host_pool.made if setup.host.pool else host_connector.made
+            if setup.tuning.match is not None and not self.tells_states_of_steps:
+                raise Unsupported("which blocks the release keeps to copy states to host memory is not known")
+            make = partial(host_pool.made, sizes=sizes) if setup.host.pool else host_connector.made
             vars(config.kv_transfer_config)["connector"] = partial(make, self.imported, host=setup.host)
         build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(
@@ -329,7 +332,7 @@ class VLLMRelease:
             structured_output_manager=settings.no_grammar(),
             mm_registry=settings.no_images(),
             log_stats=False,
-            **self._sizes(setup, config, cached),
+            **sizes,
         )
 
     def checkpoints(self, scheduler: Any, setup: Setup, alignment: int) -> Callable[[int, int], tuple[int, int] | None]:
@@ -403,6 +406,11 @@ class VLLMRelease:
         except ValueError as error:
             raise Unsupported(f"no server has this configuration: {error}") from error
         return {"block_size": whole, "hash_block_size": unit}
+
+    @cached_property
+    def tells_states_of_steps(self) -> bool:
+        """A connector is told with each step which blocks have states that it may copy."""
+        return "kv_connector_block_state" in self.imported.text(SCHEDULER)
 
     @cached_property
     def has_copies(self) -> bool:

@@ -18,6 +18,7 @@ class BlockCacheExclusion(StrEnum):
     EVENTS_OF_WINDOWS = "block_cache.events_of_windows"  # KV events with drafts in a model with windows
     EVENTS_OF_PARTS = "block_cache.events_of_parts"  # KV events where the prefix cache finds parts of blocks
     PARTS_IN_ONE_STEP = "block_cache.parts_in_one_step"  # two requests in a step where it finds parts of blocks
+    MOVED_HASHES = "block_cache.moved_hashes"  # two or more steps in flight where it finds parts of blocks
     CHECKPOINTS_AFTER_PARTS = "block_cache.checkpoints_after_parts"  # passes that leave a state inside, where it does
     CROWDED_LOADS = "block_cache.crowded_loads"  # transfers where the blocks are not enough for all requests together
     HOST_RESET_AGAIN = "block_cache.host_reset_again"  # two resets of host memory without a step between them

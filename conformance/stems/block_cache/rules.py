@@ -157,8 +157,6 @@ class BlockCacheMachine(StemMachine):
             known = _without(known, *OF_TRANSFERS)
         if known["tuning"] is None:
             known.pop("tuning")
-        if "match" in known.get("tuning", {}) and known.get("host") is not None:
-            known.pop("tuning")  # parts of blocks beside host memory are not driven yet
         if known.get("host") is None:
             known.pop("host", None)
             known |= attention if known["transfers"] else {}
@@ -218,6 +216,8 @@ class BlockCacheMachine(StemMachine):
         retention = config["tuning"].get("retention")  # without one a request waits for a state of the present step
         if self.excludes(Exclusion.PARTS_IN_ONE_STEP) and states and (retention is not None or config["eagle"]):
             config = {**config, "requests": 1}
+        if self.excludes(Exclusion.MOVED_HASHES) and states:
+            config = {**config, "steps_in_flight": 1}
         if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and (retention != 0 or config["eagle"]):
             config = {**config, "layers": _without_checkpoints(config["layers"])}
         return config
