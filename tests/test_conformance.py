@@ -12,6 +12,7 @@ from driven import RIGHT, Variant, found, judge
 
 from conformance.driver.lockstep import (
     ANSWERED,
+    COPIES_END,
     BAD_INPUT,
     CONFORMS,
     ENOUGH,
@@ -28,6 +29,7 @@ from conformance.planted.faults.known_bugs import FAULTS, Fault
 from conformance.planted.faults.show import show
 from conformance.search import check
 from conformance.search.check import Search
+from conformance.stems.block_cache.host import COPIES_END
 from conformance.stems.block_cache.run import ABORT, ENDS, PROGRESS
 from conformance.stems.block_pool.run import FINDS, OFFERED
 from conformance.stems.found import law_of
@@ -53,6 +55,7 @@ SOON_FOUND = ("half_decode", "restore_under_lock", "released_slot_stays", "neste
 RUN_LAWS = {
     ABORT,
     ANSWERED,
+    COPIES_END,
     ENDS,
     ENOUGH,
     OWNED,
@@ -77,6 +80,7 @@ NOT_OURS |= {
     "our scheduler has no blocks of the layers of an EAGLE head",
     "our scheduler has no states",
     "our scheduler has no host memory",
+    "our scheduler has nothing to tune",
     "the manager evicts what was not used for the longest time",
     "no step is in flight",
     "our rows keep no prompt that has left the window",
@@ -168,7 +172,8 @@ def operations_of(stem: str) -> set[str]:
 
 def of_runs(stem: str) -> set[str]:
     """What a run of this stem may break beside the laws of the stem; its KV events have a law of their own."""
-    return {*RUN_LAWS, *operations_of(stem), *law_of("kv_events").invariants}
+    events = law_of("kv_events")
+    return {*RUN_LAWS, *operations_of(stem), *events.invariants, *events.changes}
 
 
 def test_kept_traces_say_what_they_are() -> None:

@@ -147,7 +147,8 @@ def place(stem: str, name: str) -> str | None:
     if name in known.invariants.keys() | known.changes.keys() | known.transitions.keys() | of_each_call(known).keys():
         of, anchor = stated(stem, name)
         return f"{FOLDER}/{of}.md#{anchor}"
-    if name in hints_of(EVENTS).stem.invariants:
+    events = hints_of(EVENTS).stem
+    if name in events.invariants.keys() | events.changes.keys():
         return f"{FOLDER}/{EVENTS}.md#{name}"
     return f"{FOLDER}/{RUNS}.md#{name}" if name in {rule.name for rule in rules()} else None
 
