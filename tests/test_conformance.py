@@ -12,7 +12,6 @@ from driven import RIGHT, Variant, found, judge
 
 from conformance.driver.lockstep import (
     ANSWERED,
-    COPIES_END,
     BAD_INPUT,
     CONFORMS,
     ENOUGH,
