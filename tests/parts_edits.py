@@ -63,12 +63,6 @@ BUGS = {
         "self.block_pool._maybe_evict_cached_block(checkpoint_block)",
         "pass",
     ),
-    # The state inside a pass gets no block of its own.
-    "no_block_for_a_checkpoint": _edit(
-        "MambaManager.allocate_new_blocks",
-        "checkpoint_block = int(request_id in self._checkpoints)",
-        "checkpoint_block = 0",
-    ),
     # A part of a block is found before it is computed.
     "part_is_found_too_early": _edit(
         "FullAttentionManager._cache_partial_tail_block",
@@ -77,6 +71,12 @@ BUGS = {
     ),
 }
 HARMLESS = {
+    # The state inside a pass gets no block of its own, and is not kept.
+    "no_block_for_a_checkpoint": _edit(
+        "MambaManager.allocate_new_blocks",
+        "checkpoint_block = int(request_id in self._checkpoints)",
+        "checkpoint_block = 0",
+    ),
     # No part of a prompt is put into the prefix cache.
     "keeps_no_part": _edit("FullAttentionManager._cache_partial_tail_block", "if boundary_tokens == 0", "if True"),
     # The state of a prompt's last part is not put into the prefix cache, unless a pass leaves it inside.
