@@ -148,8 +148,9 @@ def _answer(question: Question, memory: AnswerMemory, answer: Callable[[], str])
         return UNSAT, False
     said = answer()
     memory.keep(question, said)
-    for proved in ONCE:
-        proved.update([question.digest] if said == UNSAT else [])
+    if said == UNSAT:
+        for proved in ONCE:
+            proved.add(question.digest)
     return said, False
 
 

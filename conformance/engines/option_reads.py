@@ -8,6 +8,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
@@ -39,6 +40,20 @@ def _default(value: ast.expr | None) -> ast.expr | None:
     if isinstance(value, ast.Call):
         return next((word.value for word in value.keywords if word.arg == "default"), None)
     return value
+
+
+def files_of(root: Path, patterns: Iterable[str], elsewhere: re.Pattern[str] | None = None) -> list[Path]:
+    """The files below ``root`` that some pattern names, without those whose path there has ``elsewhere`` in it."""
+    files = sorted(set(chain.from_iterable(root.glob(pattern) for pattern in patterns)))
+    return [file for file in files if elsewhere is None or not elsewhere.search(file.relative_to(root).as_posix())]
+
+
+def read_by(root: Path, files: Sequence[Path], settings: Iterable[str], prefix: str) -> Reads:
+    """The options and variables that these files read, each with the files that read it. ``settings``: patterns of the
+    files that declare the options. ``prefix``: see ``variables_read``.
+    """
+    names = declared(files_of(root, settings))
+    return {**options_read(root, files, names), **variables_read(root, files, prefix)}
 
 
 def options_read(root: Path, files: Iterable[Path], names: frozenset[str]) -> Reads:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
-from conformance.engines.option_reads import Reads, declared, options_read, variables_read
+from conformance.engines import option_reads
+from conformance.engines.option_reads import Reads
 from conformance.engines.sglang.launches import HOSTING, LAUNCHES
 from conformance.engines.sglang.server.launching import ALWAYS
 from conformance.stems.launches import LaunchChoice
@@ -151,17 +152,12 @@ def read_by(root: Path) -> Reads:
     """The options and variables that the cache and the scheduler of a release read, each with its files. ``root``: the
     folder of the package ``sglang``.
     """
-    names, files = declared(_files(root, SETTINGS)), modules(root)
-    return {**options_read(root, files, names), **variables_read(root, files, PREFIX)}
+    return option_reads.read_by(root, modules(root), SETTINGS, PREFIX)
 
 
 def modules(root: Path) -> list[Path]:
     """The files of the cache and of the scheduler of a release."""
-    return [file for file in _files(root, MODULES) if not ELSEWHERE.search(file.relative_to(root).as_posix())]
-
-
-def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
-    return sorted(set(chain.from_iterable(root.glob(pattern) for pattern in patterns)))
+    return option_reads.files_of(root, MODULES, ELSEWHERE)
 
 
 def drawn() -> frozenset[str]:

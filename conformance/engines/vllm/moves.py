@@ -42,9 +42,8 @@ class Moves:
 
     def held(self) -> Mapping[int, int]:
         """How many copies hold each block."""
-        waiting = [list(blocks) for blocks in self._of_copies]
-        pending = [pair for single in self._singles for pair in single._pending_cow_copies]
-        return Counter(number(block) for blocks in (*waiting, *pending) for block in blocks)
+        pending = (pair for single in self._singles for pair in single._pending_cow_copies)
+        return Counter(number(block) for blocks in (*self._of_copies, *pending) for block in blocks)
 
     def deferred(self, waiting: Iterable[Sequence[Any]]) -> list[int]:
         """Of the blocks that wait for a step in flight to be given back, those that requests have given up."""

@@ -9,23 +9,22 @@ both with the release, so an option of a new release is not overlooked. An optio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 
-from conformance.engines.option_reads import Reads, declared, options_read, variables_read
+from conformance.engines import option_reads
+from conformance.engines.option_reads import Reads
 
 PREFIX = "VLLM_"  # of the variables
-SETTINGS = "config/*.py"
+SETTINGS = ("config/*.py",)
 MODULES = (
     *("v1/core/**/*.py", "v1/request.py", "v1/kv_cache_interface.py", "v1/kv_cache_spec_registry.py"),
     *("v1/simple_kv_offload/**/*.py", "v1/kv_offload/**/*.py", "distributed/kv_events.py"),
     *("distributed/kv_transfer/kv_connector/v1/offloading/**/*.py",),
     "distributed/kv_transfer/kv_connector/v1/offloading_connector.py",
 )
-ELSEWHERE = re.compile(
-    r"kv_offload/tiering/(?!manager|spec)|hisparse|/worker\.py|gpu_worker|cuda_mem_ops"
-)  # storages, and copies
+# Storages behind host memory, another cache, and what copies blocks.
+ELSEWHERE = re.compile(r"kv_offload/tiering/(?!manager|spec)|hisparse|/worker\.py|gpu_worker|cuda_mem_ops")
 # By option, what of a run's configuration says it (``conformance.stems.block_cache.config``).
 DRAWN: Mapping[str, str] = {
     **{"block_size": "block_size", "num_gpu_blocks": "blocks", "num_gpu_blocks_override": "blocks"},
@@ -70,16 +69,14 @@ UNDRAWN: Mapping[str, str] = {
 }
 
 
-def modules(root: Path) -> Iterator[Path]:
+def modules(root: Path) -> list[Path]:
     """The files of a release's package, in ``root``, that are the cache and the scheduler of a drawn run."""
-    files = sorted(set(chain.from_iterable(root.glob(pattern) for pattern in MODULES)))
-    return (file for file in files if not ELSEWHERE.search(file.relative_to(root).as_posix()))
+    return option_reads.files_of(root, MODULES, ELSEWHERE)
 
 
 def read_by(root: Path) -> Reads:
     """What the modules of a release read: options by their fields, and variables, each with the files that read it."""
-    names = declared(root.glob(SETTINGS))
-    return {**options_read(root, modules(root), names), **variables_read(root, modules(root), PREFIX)}
+    return option_reads.read_by(root, modules(root), SETTINGS, PREFIX)
 
 
 def undrawn() -> frozenset[str]:

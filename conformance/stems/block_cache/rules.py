@@ -246,12 +246,7 @@ class BlockCacheMachine(StemMachine):
             self.do("abort", request=request)
         for _ in range(2):  # the second time for those that may be aborted only after the first
             self._complete_all()
-            for request in self.begun.exchange.incoming():
-                self.do("arrive", request=request)
-            for request in self.begun.exchange.outgoing():
-                self.do("sent", request=request)
-            for job in self.begun.exchange.storing():
-                self.do("stored", job=job)
+            self._end_transfers()
             self._step()
             for request in self.begun.waiting():
                 self.do("abort", request=request)
@@ -297,14 +292,18 @@ class BlockCacheMachine(StemMachine):
         for _ in range(MOST_STEPS):
             if not self.begun.waiting():
                 return
-            for request in self.begun.exchange.incoming():
-                self.do("arrive", request=request)
-            for request in self.begun.exchange.outgoing():
-                self.do("sent", request=request)
-            for job in self.begun.exchange.storing():
-                self.do("stored", job=job)
+            self._end_transfers()
             self.do("schedule")
             self._complete_all()
+
+    def _end_transfers(self) -> None:
+        """Every transfer and every copy to host memory that is under way is done."""
+        for request in self.begun.exchange.incoming():
+            self.do("arrive", request=request)
+        for request in self.begun.exchange.outgoing():
+            self.do("sent", request=request)
+        for job in self.begun.exchange.storing():
+            self.do("stored", job=job)
 
     def _complete_all(self) -> None:
         for _ in range(len(self.begun.flying)):

@@ -7,8 +7,7 @@ Attention layers write the slots of all tokens of a step first and then read: a 
 to the last one, a group with a window the last ``window`` tokens of each. Mamba layers do the reverse: first each pass
 of a step copies the state from which it goes on to its block, then each pass reads it, and only then passes write new
 states, that of a checkpoint among them. So no pass can go on from a state that the same step computes. Copies of states
-to block boundaries come last.
-Drafts that are refused are nobody's text. The layers of an EAGLE head are left out.
+to block boundaries come last. Drafts that are refused are nobody's text. The layers of an EAGLE head are left out.
 """
 
 from __future__ import annotations

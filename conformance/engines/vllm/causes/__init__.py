@@ -39,7 +39,7 @@ def launch(config: Json) -> str:
     words += [*_staged(config), *_tuned(config).values()]
     if config.get("drafts"):
         drafts = {"method": "mtp" if config.get("eagle") else "ngram", "num_speculative_tokens": config["drafts"]}
-        drafts |= {"disable_eagle_block_drop": True} if config.get("tuning", {}).get("whole_hits") else {}
+        drafts |= {option: True for name, option in OF_DRAFTS.items() if config.get("tuning", {}).get(name)}
         words.append(f"--speculative-config '{json.dumps(drafts)}'")
     if config.get("events"):
         words.append(f"--kv-events-config '{json.dumps({'enable_kv_cache_events': True})}'")
@@ -65,8 +65,10 @@ def _staged(config: Json) -> list[str]:
 # What a run tunes, with the default of a server; the retention has it from 0.30.0 on.
 TUNED: Mapping[str, object] = {
     **{"retention": 0, "watermark": 0, "interval": 1, "whole_prompts": True, "match": None},
-    **{"junctions": False, "whole_hits": False, "adaptive": False},
+    **{"junctions": False, "adaptive": False},
 }
+# What a run tunes of the drafts of an EAGLE head, with the option that is off by default.
+OF_DRAFTS = {"whole_hits": "disable_eagle_block_drop", "short_hashes": "disable_lookahead_block_hashes"}
 
 
 def _tuned(config: Json) -> dict[str, str]:
@@ -84,7 +86,7 @@ def _tuned(config: Json) -> dict[str, str]:
         "junctions": "--enable-mamba-shared-prefix-checkpoint",
         "adaptive": "--long-prefill-token-threshold-adaptive",
     }
-    return {name: texts[name] for name, default in TUNED.items() if name in texts and has[name] != default}
+    return {name: texts[name] for name, default in TUNED.items() if has[name] != default}
 
 
 # What differs from the engine's default: the flag that says so, and the option of a run with its default.

@@ -39,7 +39,7 @@ class BlockHooks:
         self._take = take
         self._groups = {id(single): at for at, single in enumerate(manager.coordinator.single_type_managers)}
         self._package = _package(vars(sys.modules[type(manager).__module__]))
-        self._hands_out = False  # blocks are handed out now, which lose their hashes
+        self._is_at_once = False  # blocks lose their hashes by a call that is noted itself
         self._is_engine: dict[int, bool] = {}  # by the id of the globals of a module, whether it is the engine's
         pool = manager.block_pool
         for name, hook in self._hooks().items():
@@ -83,15 +83,19 @@ class BlockHooks:
             "unpin_blocks": self._unpin,
         }
 
+    def _at_once(self, function: Function, *args: Any, **kwargs: Any) -> Any:
+        """Calls a method of the pool by which blocks lose their hashes; that is not noted of each block."""
+        self._is_at_once = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._is_at_once = False
+
     # The methods of the pool.
 
     def _get(self, function: Function, _: Any) -> Function:
         def get_new_blocks(*args: Any, **kwargs: Any) -> Any:
-            self._hands_out = True
-            try:
-                taken = function(*args, **kwargs)
-            finally:
-                self._hands_out = False
+            taken = self._at_once(function, *args, **kwargs)
             if taken:
                 self._note("get", [*taken])
             return taken
@@ -152,11 +156,7 @@ class BlockHooks:
 
     def _evict(self, function: Function, pool: Any) -> Function:
         def evict_blocks(block_ids: Any, *args: Any, **kwargs: Any) -> Any:
-            self._hands_out = True
-            try:
-                done = function(block_ids, *args, **kwargs)
-            finally:
-                self._hands_out = False
+            done = self._at_once(function, block_ids, *args, **kwargs)
             self._note("evict", [pool.blocks[at] for at in sorted(block_ids)])
             return done
 
@@ -165,7 +165,7 @@ class BlockHooks:
     def _forget(self, function: Function, _: Any) -> Function:
         def maybe_evict_cached_block(block: Any, *args: Any, **kwargs: Any) -> Any:
             done = function(block, *args, **kwargs)
-            if done and not self._hands_out:
+            if done and not self._is_at_once:
                 self._note("evict", [block])
             return done
 
