@@ -11,7 +11,7 @@ import pytest
 from driven import Variant
 
 from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
-from conformance.driver.protocol import Json, Unsupported
+from conformance.driver.protocol import BuildError, EngineError, Json, Unsupported
 from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
 from conformance.engines.toy import ToyAllocator
@@ -244,6 +244,34 @@ def test_a_configuration_that_the_base_lacks_is_incomparable() -> None:
         raise Unsupported("nothing fits")
 
     assert {d.status for d in hunted(leaks, nothing).differences} == {Status.INCOMPARABLE}
+
+
+def fails_with_pages(config: Json) -> Any:
+    """An engine whose own code fails with pages of several tokens."""
+    if config["page_size"] > 1:
+        raise BuildError("toy, allocator", "ValueError: no pages (toy.py:7)", config)
+    return sound(config)
+
+
+def test_an_engine_that_cannot_be_built_is_new_beside_a_base_that_can() -> None:
+    def answers(make: Any) -> Callable[[Trace], Outcome]:
+        return lambda trace: outcome(trace, make)
+
+    built = judge.Built("allocator", fails_with_pages, answers(sound))
+    found = Hunt("allocator", built, answers(sound), HuntLimits(examples=20, seed=1)).run([], ())
+    (row,) = built.rows()
+    assert (row["severity"], row["law"], row["step"]) == (VIOLATION, "lawful_call_is_answered", 0)
+    assert row["detail"] == "the engine cannot be built: ValueError: no pages (toy.py:7)"
+    assert row["trace"]["config"]["page_size"] > 1
+    assert found.runs, "runs go on with what can be built"
+
+    def nothing(_: Json) -> Any:
+        raise Unsupported("nothing fits")
+
+    refused = judge.Built("allocator", fails_with_pages, answers(nothing))
+    with pytest.raises(EngineError, match="cannot be built: ValueError: no pages"):
+        refused({"page_size": 4, "size": 4})
+    assert not refused.rows()
 
 
 def test_shrinking_makes_an_incomparable_run_new_where_a_shorter_one_shows_it() -> None:

@@ -190,7 +190,7 @@ def test_damaged_reports_are_refused(which: str, request: pytest.FixtureRequest)
         (("subject", "label"), None),
         (("options", "device"), "tpu"),
         (("new", 0, "severity"), "conforms"),
-        (("new", 0, "step"), 0),
+        (("new", 0, "step"), -1),
         (("new", 0, "kind"), "other"),
         (("new", 0, "trace", "steps", 0), {"rows": 1}),
         (("results", 0, "verdict"), "fine"),

@@ -46,6 +46,16 @@ class EngineError(Exception):
     """An engine cannot be found, downloaded or loaded. The message is one line that says why."""
 
 
+class BuildError(EngineError):
+    """The engine's own code raises an exception while an engine is built. ``what``: this exception and where it is
+    raised. ``where``: the engine and the stem. ``config``: what the engine is built from.
+    """
+
+    def __init__(self, where: str, what: str, config: Json) -> None:
+        super().__init__(f"{where}: the engine cannot be built: {what}, for the configuration {config}")
+        self.what = what
+
+
 class Unsupported(Exception):
     """The engine does not support this configuration, or has no such call in it. The message is one line that says
     why.

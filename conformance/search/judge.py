@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.driver.clock import Clock
-from conformance.driver.lockstep import LATENT, VIOLATION
-from conformance.driver.protocol import Json
+from conformance.driver.lockstep import ANSWERED, ANSWERED_SENTENCE, LATENT, VIOLATION, Finding
+from conformance.driver.protocol import BuildError, Json, Unsupported
 from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
@@ -34,7 +34,7 @@ from conformance.telling.tell import tell
 from conformance.traces import cause_files, known, trace_files
 from conformance.traces.compare import Status
 from conformance.traces.known import KnownDifference
-from conformance.traces.outcome import Break, Outcome, outcome
+from conformance.traces.outcome import Break, How, Outcome, outcome
 from conformance.traces.trace_files import Kept
 
 Make = Callable[[Json], Any]
@@ -264,6 +264,36 @@ def _found(result: Result, loaded: Loaded, done: Done | None) -> Json:
 # An engine beside a base.
 
 
+class Built:
+    """A maker of the subject. Where the subject's own code fails while the engine is built, and the base is built from
+    this configuration, this is a finding; runs then go on with another configuration.
+    """
+
+    def __init__(self, stem: str, make: Make, base: Callable[[Trace], Outcome]) -> None:
+        self.stem, self.make, self.base = stem, make, base
+        self.failed: dict[str, Trace] = {}  # by the exception the first run, without operations
+
+    def __call__(self, config: Json) -> Any:
+        """A fresh engine of this configuration."""
+        try:
+            return self.make(config)
+        except BuildError as error:
+            trace = Trace(self.stem, dict(config))
+            if self.base(trace).stopped:  # no server has this configuration
+                raise
+            self.failed.setdefault(error.what, trace)
+            raise Unsupported(str(error)) from error
+
+    def rows(self) -> list[Json]:
+        """The findings, as those of a report."""
+        return [
+            Break.of(Finding(ANSWERED, ANSWERED_SENTENCE, f"the engine cannot be built: {what}"), 0).row(
+                trace, base="the base is built from this configuration", how=How.DRAWN
+            )
+            for what, trace in self.failed.items()
+        ]
+
+
 def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
     stem = asked["stem"]
@@ -274,18 +304,20 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         )
         kept = [(k.name, k.trace) for k in trace_files.every() if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
-        make = Ran(loaded.makers[stem])
+        built = Built(stem, loaded.makers[stem], base.outcome)
+        make = Ran(built)
         hunt = Hunt(stem, make, base.outcome, limits, progress)
         hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)))
         roots = [Path(root) for root in asked["roots"]]
-        return {**_beside(hunt, hunted, loaded, roots), "ran": make.as_json()}
+        return {**_beside(hunt, hunted, built, loaded, roots), "ran": make.as_json()}
 
 
-def _beside(hunt: Hunt, hunted: Hunted, loaded: Loaded, roots: Sequence[Path]) -> Json:
+def _beside(hunt: Hunt, hunted: Hunted, built: Built, loaded: Loaded, roots: Sequence[Path]) -> Json:
     lists: dict[str, list[Json]] = {
         str(status): [difference_row(d, loaded, hunt.done, roots) for d in hunted.differences if d.status is status]
         for status in Status
     }
+    lists[Status.NEW] += built.rows()
     lists["gone"] = [
         g.found.row(g.trace, name=g.name, detail=f"the subject {g.detail}; the base: {g.found.detail}")
         for g in hunted.gone
