@@ -70,6 +70,13 @@ BUGS = {
         "if boundary_tokens == 0:",
     ),
 }
+BUGS_OF_PLACES: dict[str, tuple[Edit, ...]] = {
+    # A pass leaves a state where the kernels have none (each module has the function by its name).
+    "checkpoint_between_those_of_kernels": tuple(
+        Edit(module, "is_mamba_prefill_checkpoint_valid", "(checkpoint_position - query_start)", "0 * query_start")
+        for module in (SINGLE, "vllm.v1.kv_cache_interface", "vllm.v1.core.sched.scheduler")
+    ),
+}
 HARMLESS = {
     # The state inside a pass gets no block of its own, and is not kept.
     "no_block_for_a_checkpoint": _edit(
@@ -94,13 +101,13 @@ def main(release: str, names: list[str]) -> None:
     for cause in REPAIRED:
         cause_files.load(cause).apply()
     drawn = {
-        "layers": st.sampled_from((3, 5)),  # full attention beside states, without and with checkpoints
+        "layers": st.sampled_from((3, 5, 6)),  # full attention beside states, without and with checkpoints
         "tuning": st.sampled_from([tuning for tuning in rules.TUNINGS if tuning and "match" in tuning]),
         "transfers": st.just(False),
         "caching": st.just(True),
     }
     known = {*KNOWN} - {*REPAIRED.values()}
-    host_memory_edits.main(release, names, {**BUGS, **HARMLESS}, drawn, known)
+    host_memory_edits.main(release, names, {**BUGS, **BUGS_OF_PLACES, **HARMLESS}, drawn, known)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from driven import NEWEST, have
 
+from conformance.driver.lockstep import VIOLATION
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
 from conformance.search import judge
 from conformance.search.connection import Served, Subject
 from conformance.stems.server.exclusions import ServerExclusion
 from conformance.traces import cause_files, trace_files
-from conformance.traces.outcome import Break
+from conformance.traces.outcome import Break, Outcome
 from slotproof.checks import repaired
 from slotproof.checks.by_cause import line_of, name_causes
 
@@ -87,10 +91,40 @@ def test_a_finding_says_what_its_run_shows_without_the_repairs(served: Served) -
     broken, lawful, endless = rows("close_beside_running_turn", *["close_beside_running_turn"] * 2)
     lawful["trace"] = {**lawful["trace"], "steps": lawful["trace"]["steps"][:1]}
     endless["trace"] = {**endless["trace"], "steps": [{"op": "no_such_call"}]}
-    repaired.tell_without([broken, lawful, endless], served)
+    repaired.tell_without([broken, lawful, endless], served, ["a_cause"])
     assert broken["base"].startswith("without the repairs the trace breaks ")
+    assert broken["repaired"] == [], "the run shows it without the repairs"
     assert lawful["base"] == repaired.HOLDS
+    assert lawful["repaired"] == ["a_cause"]
     assert endless["base"].startswith("without the repairs the trace ends sooner: ")
+
+
+class Answers:
+    """A served engine that breaks the law of a finding where each of these causes is repaired."""
+
+    def __init__(self, breaks: Sequence[str] | None) -> None:
+        self.breaks = breaks
+
+    @contextmanager
+    def connect(self, repairs: Sequence[str]) -> Iterator[Any]:
+        """An engine with these repairs."""
+        row = rows("close_beside_running_turn")[0]
+        shows = self.breaks is not None and {*self.breaks} <= {*repairs}
+        broken = Break(VIOLATION, row["step"], row["law"], row["kind"], "", "")
+        yield SimpleNamespace(outcome=lambda _: Outcome((broken,) if shows else ()))
+
+
+@pytest.mark.parametrize("needed", [[], ["b"], ["a", "c"], ["a", "b", "c"]])
+def test_a_finding_beside_a_base_names_the_repairs_without_which_it_is_not_new(needed: list[str]) -> None:
+    subject: Any = Answers(needed)
+    found = {**rows("close_beside_running_turn")[0], "repaired": ["a", "b", "c"]}
+    repaired.leave_needed([found], subject, cast("Any", Answers(None)), None)
+    assert found["repaired"] == needed
+    also = {**found, "repaired": ["a", "b", "c"]}
+    repaired.leave_needed([also], subject, subject, None)
+    assert also["repaired"] == ["a", "b", "c"], "the base shows it too"
+    repaired.leave_needed([also], subject, cast("Any", Answers(None)), time.monotonic() - 1)
+    assert also["repaired"] == ["a", "b", "c"], "the time is up"
 
 
 @pytest.mark.engine

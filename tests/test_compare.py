@@ -19,7 +19,7 @@ from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search import judge
 from conformance.search.check import Search, check
 from conformance.search.done import TELLING
-from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits
+from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits, Repairs
 from conformance.stems.machine import Sink, TimeIsUp
 from conformance.traces import known
 from conformance.traces.compare import Status, compare, in_words
@@ -184,6 +184,37 @@ def test_a_new_bug_is_found_behind_a_known_one() -> None:
         if one.status is Status.NEW:
             assert outcome(one.trace, leaks) == Outcome()
             assert one.trace.steps[-1]["op"] == "decode"
+
+
+def test_what_is_behind_a_known_bug_is_found_where_both_are_repaired() -> None:
+    """The known bug breaks a law in the first call of each run, so that no run goes on behind it."""
+    repaired: list[str] = []
+
+    def stops(make: Callable[[Json], Any], broken: bool | None, config: Json) -> Any:
+        made = make(config)
+        stopped = not repaired if broken is None else broken
+        return Variant(made, extend=lambda *_: [1] * 99) if stopped else made
+
+    def shows(broken: bool) -> Callable[[Trace], Outcome]:
+        return lambda trace: outcome(trace, partial(stops, sound, broken))
+
+    def search(repairs: Repairs | None) -> tuple[Hunt, Hunted]:
+        repaired.clear()
+        subject = partial(stops, leaks, None)
+        hunt = Hunt("allocator", subject, shows(broken=True), HuntLimits(60, seed=1))
+        return hunt, hunt.run([], (), repairs)
+
+    as_they_are, found = search(None)
+    assert not laws(found, Status.NEW)
+    assert not as_they_are.repaired
+    with_repairs, found = search(Repairs(partial(repaired.append, "the known bug"), shows(broken=False), ()))
+    assert with_repairs.repaired
+    assert laws(found, Status.NEW) == {"no_leak"}
+    assert laws(found, Status.KNOWN), "the first runs are of the engines as they are"
+    for one in found.differences:
+        if one.status is Status.NEW:
+            assert one.how is How.SHRUNK
+            assert shows(broken=False)(one.trace) == Outcome()
 
 
 @pytest.mark.soak

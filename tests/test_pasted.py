@@ -13,14 +13,14 @@ from typing import Any
 from unittest import SkipTest
 
 import pytest
-from driven import have, sampled
+from driven import NEWEST, have, sampled
 
 from conformance.driver.lockstep import ANSWERED, INVARIANT
 from conformance.driver.protocol import EngineError
 from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.telling.pasted import as_test, assert_holds
-from conformance.traces import trace_files
+from conformance.traces import cause_files, trace_files
 from slotproof.pages import kept_findings
 
 ROOT = Path(__file__).parents[1]
@@ -185,6 +185,18 @@ def test_the_test_of_a_folder_fails_on_it_and_passes_on_another(tmp_path: Path) 
     failed, passed = executed(text, tmp_path).values()
     assert f"{have(bad)} breaks {law}" in failed
     assert passed == ""
+
+
+@pytest.mark.engine
+def test_the_test_of_a_repaired_engine_repairs_it(tmp_path: Path) -> None:
+    """The run of a known cause, which breaks no law where this cause is repaired."""
+    have(NEWEST)
+    cause = cause_files.load("rejected_turn_keeps_session")
+    trace, (law, kind) = cause.shown.trace, broken(cause.server, NEWEST)
+    tests = [as_test(trace, law, kind, "sglang", NEWEST, repaired=names) for names in ([], [cause.name])]
+    as_it_is, repaired = executed("\n\n".join(tests), tmp_path).values()
+    assert law in as_it_is
+    assert repaired == ""
 
 
 # What a pasted test can tell.

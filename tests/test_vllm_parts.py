@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from parts_edits import BUGS, HARMLESS
+from parts_edits import BUGS, BUGS_OF_PLACES, HARMLESS
 from test_vllm_runs import answer
 
 from conformance.engines.vllm import RELEASES
@@ -16,7 +16,7 @@ from conformance.stems.block_cache.protocol import Launched, RequestPass
 from conformance.stems.block_cache.worker import Workers
 
 NEWEST = RELEASES[-1]
-QUICK = ("copies_are_given_back_at_once",)  # the others in `make soak`
+QUICK = ("copies_are_given_back_at_once", "checkpoint_between_those_of_kernels")  # the others in `make soak`
 FOUND = """
     import parts_edits
     parts_edits.main(sys.argv[1], sys.argv[2:])
@@ -36,7 +36,7 @@ def test_a_planted_bug_in_a_hit_of_a_part_is_found() -> None:
 
 @pytest.mark.engine
 @pytest.mark.soak
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug not in QUICK])
+@pytest.mark.parametrize("bug", [bug for bug in (*BUGS, *BUGS_OF_PLACES) if bug not in QUICK])
 def test_another_planted_bug_is_found(bug: str) -> None:
     assert found(bug)[bug] is not None
 

@@ -36,6 +36,7 @@ from conformance.traces.shrink import shrink
 ROUND = 20  # runs that are drawn at a time; every second round avoids the known differences of the base
 SHAPES = 3  # how many runs with one broken law, broken by one operation, are shrunk beside a base
 SHRINKING = 0.35  # the part of a stem's time that is kept for shrinking
+AS_THEY_ARE = 0.6  # the part of a stem's time in which both engines are as they are, where they can be repaired
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,18 @@ class HuntLimits:
 
 
 @dataclass(frozen=True)
+class Repairs:
+    """Repairs of known causes that subject and base have in common, so that these causes hide nothing that is new.
+    ``repair``: repairs the subject, until this process ends. ``base``: replays a trace on the repaired base.
+    ``exclude``: the known differences that runs of repaired engines still avoid.
+    """
+
+    repair: Callable[[], None]
+    base: Callable[[Trace], Outcome]
+    exclude: Collection[StrEnum]
+
+
+@dataclass(frozen=True)
 class _Candidate:
     """A run with a finding that the base does not show. ``avoided``: the known differences that the run avoided."""
 
@@ -169,6 +182,8 @@ class Hunt:
         self.sink = Sink(passes=self._passes, before=self._before)
         self.done = Done(stem, make, self.sink, self.clock, limits.kinds)
         self.cut_short = False
+        self.repaired = False  # both engines
+        self._until = 1.0  # the part of the time after which runs that show nothing new end
         self.candidates: dict[tuple[str, ...], list[_Candidate]] = {}  # by their shape
         self.met: Counter[tuple[str, ...]] = Counter()  # in how many runs each law, and each shape, was met
         self._met_in: dict[tuple[str, ...], object] = {}  # the last run in which each was met
@@ -176,16 +191,22 @@ class Hunt:
         self.known: dict[tuple[str, str, str], Difference] = {}
         self.gone: list[Gone] = []
 
-    def run(self, kept: Iterable[tuple[str, Trace]], exclude: Collection[StrEnum]) -> Hunted:
+    def run(
+        self, kept: Iterable[tuple[str, Trace]], exclude: Collection[StrEnum], repairs: Repairs | None = None
+    ) -> Hunted:
         """Replays the kept traces, draws runs, and shrinks what is new. ``exclude``: known differences of the base,
-        which every second round of drawn runs avoids.
+        which every second round of drawn runs avoids. ``repairs``: where nothing is new, further runs are drawn with
+        both engines repaired; what these show is shrunk and told on repaired engines too (``repaired``).
         """
+        self._until = 1.0 if repairs is None else AS_THEY_ARE
         for name, trace in kept:
             if self._searched_enough():
                 self.cut_short = True
                 break
             self._replay(name, trace)
-        self._draw(exclude)
+        self._draw(exclude, self.limits.examples)
+        if repairs is not None and not self.candidates:
+            exclude = self._draw_repaired(repairs)
         if (ends := self._ends_the_search()) is None:
             self._go_on(exclude)
         else:
@@ -205,7 +226,8 @@ class Hunt:
 
     def _searched_enough(self) -> bool:
         """The time is up, but for the time that shrinking needs where there is something to shrink."""
-        return self.done.must_stop(1 - SHRINKING if self.candidates else 1) or self._ends_the_search() is not None
+        part = 1 - SHRINKING if self.candidates else self._until
+        return self.done.must_stop(part) or self._ends_the_search() is not None
 
     def _ends_the_search(self) -> _Candidate | None:
         """The violation for which ``first`` waits, if it was met."""
@@ -238,8 +260,17 @@ class Hunt:
 
     # Drawn runs.
 
-    def _draw(self, exclude: Collection[StrEnum]) -> None:
-        left, seed = self.limits.examples, self.limits.seed
+    def _draw_repaired(self, repairs: Repairs) -> Collection[StrEnum]:
+        """Draws runs with both engines repaired, half as many as before. What they still avoid."""
+        repairs.repair()
+        self.base, self.repaired, self._until, self.cut_short = repairs.base, True, 1.0, False
+        examples = self.limits.examples
+        self._draw(repairs.exclude, None if examples is None else -(-examples // 2))
+        return repairs.exclude
+
+    def _draw(self, exclude: Collection[StrEnum], left: int | None) -> None:
+        """``left``: so many runs, or with ``None`` as many as there is time for."""
+        seed = self.limits.seed
         for number in count():
             if left is not None and left <= 0:
                 return

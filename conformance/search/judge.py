@@ -7,8 +7,10 @@ A judgement is plain data, since it crosses a process boundary and becomes the J
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +25,7 @@ from conformance.search.connection import Connection
 from conformance.search.done import Done, replay
 from conformance.search.enough import RUNS
 from conformance.search.harm import harm
-from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits
+from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits, Repairs
 from conformance.search.ran import Ran
 from conformance.search.replay import row
 from conformance.stems import exclusions
@@ -32,6 +34,7 @@ from conformance.stems.machine import Sink, TimeIsUp
 from conformance.stems.stem_registry import ROOMS
 from conformance.telling.tell import tell
 from conformance.traces import cause_files, known, trace_files
+from conformance.traces.cause_files import Cause
 from conformance.traces.compare import Status
 from conformance.traces.known import KnownDifference
 from conformance.traces.outcome import Break, How, Outcome, outcome
@@ -295,9 +298,14 @@ class Built:
 
 
 def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
-    """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
-    stem = asked["stem"]
-    with Connection(asked["base"], asked.get("limit")) as base:
+    """What the engine breaks and the base at the socket ``asked["base"]`` does not. Where both have the lines that
+    repair known causes of the base, runs are drawn with these repairs too.
+    """
+    stem, roots = asked["stem"], [Path(root) for root in asked["roots"]]
+    causes = _common(loaded, asked, roots)
+    names = [cause.name for cause in causes]
+    with ExitStack() as stack:
+        base = stack.enter_context(Connection(asked["base"], asked.get("limit")))
         first = asked.get("first", False)
         limits = HuntLimits(
             asked["examples"], asked["seconds"], asked["seed"], minimum=True, first=first, kinds=loaded.kinds
@@ -307,16 +315,39 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         built = Built(stem, loaded.makers[stem], base.outcome)
         make = Ran(built)
         hunt = Hunt(stem, make, base.outcome, limits, progress)
-        hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)))
-        roots = [Path(root) for root in asked["roots"]]
-        return {**_beside(hunt, hunted, built, loaded, roots), "ran": make.as_json()}
+        repairs = None
+        if causes:
+            mended = stack.enter_context(Connection(asked["base"], asked.get("limit"), names))
+            left = excluded(stem, listed_of({**asked, "repaired": names}))
+            repairs = Repairs(partial(_repair, causes), mended.outcome, left)
+        hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)), repairs)
+        return {**_beside(hunt, hunted, built, loaded, roots, names), "ran": make.as_json()}
 
 
-def _beside(hunt: Hunt, hunted: Hunted, built: Built, loaded: Loaded, roots: Sequence[Path]) -> Json:
+def _repair(causes: Iterable[Cause]) -> None:
+    """Repairs the engine of this process."""
+    for cause in causes:
+        cause.apply()
+
+
+def _common(loaded: Loaded, asked: Json, roots: Sequence[Path]) -> list[Cause]:
+    """The causes that the base is known to have, where the subject has the repaired lines too. ``roots``: of the
+    base.
+    """
+    listed = {one.trace for one in listed_of(asked) if one.stem in ROOMS and law_of(one.stem) == law_of(asked["stem"])}
+    causes = [cause for cause in cause_files.every() if cause.engine == asked["engine"]]
+    return [c for c in causes if listed & {*c.names_of_traces} and c.is_in(roots) and c.is_in(loaded.roots)]
+
+
+def _beside(
+    hunt: Hunt, hunted: Hunted, built: Built, loaded: Loaded, roots: Sequence[Path], repairs: Sequence[str]
+) -> Json:
     lists: dict[str, list[Json]] = {
         str(status): [difference_row(d, loaded, hunt.done, roots) for d in hunted.differences if d.status is status]
         for status in Status
     }
+    for found in (found for status, rows in lists.items() if status != Status.KNOWN for found in rows):
+        found["repaired"] = [*repairs] if hunt.repaired else []
     lists[Status.NEW] += built.rows()
     lists["gone"] = [
         g.found.row(g.trace, name=g.name, detail=f"the subject {g.detail}; the base: {g.found.detail}")

@@ -66,12 +66,13 @@ def assert_holds(
     source: str | Path | None = None,
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
+    repaired: Sequence[str] = (),
 ) -> None:
     """Replays a trace in a process of its own. Passes if the engine does not break the law on it.
 
     ``law`` and ``kind`` name what must not be broken, see ``Finding``; another *latent* finding does not matter.
     ``stem``, ``config``, ``steps``: the trace. ``engine``, ``release``, ``source``, ``device``, ``options``: the
-    engine, as on the command line.
+    engine, as on the command line. ``repaired``: known causes of the engine that are repaired before.
 
     Raises ``AssertionError`` if the law is broken, and also if a violation of another law ends the run: what the rest
     of the trace would show is not known then. Raises ``SkipTest``, which pytest takes for a skipped test, if the engine
@@ -81,7 +82,8 @@ def assert_holds(
     __tracebackhide__ = True  # pytest shows the pasted test, not this function
     subject: Json = {"name": engine, "release": release, "source": None if source is None else str(source)}
     subject |= {"device": device, "options": sorted((options or {}).items())}
-    played = _played_elsewhere({"subject": subject, "stem": stem, "config": config, "steps": list(steps)})
+    asked = {"subject": subject, "stem": stem, "config": config, "steps": list(steps), "repaired": list(repaired)}
+    played = _played_elsewhere(asked)
     name = " ".join(str(word) for word in (engine, release or source, words(options or {})) if word)
     shown = played.outcome
     numbered = list(enumerate(shown.breaks))
@@ -131,6 +133,7 @@ def main() -> int:
     """``python -m conformance.telling.pasted FILE`` plays the trace on standard input and writes what it shows."""
     from conformance.driver.trace import Trace
     from conformance.engines import registry
+    from conformance.traces import cause_files
 
     asked, out = json.load(sys.stdin), Path(sys.argv[1])
     source, options = (asked["subject"].pop(key) for key in ("source", "options"))
@@ -139,6 +142,8 @@ def main() -> int:
         folder = None if source is None else Path(source)
         given = tuple((name, value) for name, value in options)
         loaded = registry.load(**asked["subject"], source=folder, stems=(asked["stem"],), options=given)
+        for name in asked["repaired"]:
+            cause_files.load(name).apply()
         if asked["stem"] not in loaded.makers:
             played = Played(Outcome((), f"it has no {asked['stem']} to drive", 1))
         else:
@@ -164,11 +169,12 @@ def as_test(
     source: Path | None = None,
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
+    repaired: Sequence[str] = (),
 ) -> str:
     """A test to paste. It fails as long as the engine breaks the law on the trace.
 
     ``law``, ``kind``: of the finding. ``engine``, ``release``, ``source``, ``device``: as ``registry.load`` takes them.
-    ``options``: the engine's options that the user has set.
+    ``options``: the engine's options that the user has set. ``repaired``: see ``assert_holds``.
     """
     given = {"release": release, "source": None if source is None else str(source.absolute())}
     subject: Json = {"engine": engine, **{key: value for key, value in given.items() if value is not None}}
@@ -176,6 +182,8 @@ def as_test(
         subject["device"] = device
     if options:
         subject["options"] = dict(options)
+    if repaired:
+        subject["repaired"] = list(repaired)
     name = " ".join(str(subject[key]) for key in ("engine", "release", "source") if key in subject)
     told = [law, kind, subject, trace.as_json()]
     number = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:6]

@@ -119,6 +119,14 @@ class Cause:
                 return self.file, lines[0]
         raise UsageError(f"the cause {self.name}: {self.function} of {self.file} has not one line with {self.names}")
 
+    def is_in(self, roots: Sequence[Path]) -> bool:
+        """A release whose packages are in these folders has the line (``place``)."""
+        try:
+            self.place(roots)
+        except UsageError:
+            return False
+        return True
+
     def _lines(self, text: str) -> list[int]:
         """The lines of the function that have all names."""
         body: list[ast.stmt] = ast.parse(text).body

@@ -59,6 +59,7 @@ class Break:
             "trace": trace.as_json(),
             **common,
             "cause": "",
+            "repaired": [],
             "folded": [],
             "story": [],
             **more,

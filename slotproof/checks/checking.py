@@ -127,9 +127,11 @@ def report_of(options: CheckOptions) -> Json:
             until = None if deadline is None else deadline - _kept_for_naming(options)
             judged = _judge_all(stems, bench, options, until, again, bar)
         found = [row for j in judged for name in ("new", "worse") for row in j.get(name, [])]
-        name_causes(found, bench.subject, deadline, bench.repairs)
+        name_causes([row for row in found if not row["repaired"]], bench.subject, deadline, bench.repairs)
         if bench.repairs:
-            repaired.tell_without(found, bench.subject)
+            repaired.tell_without(found, bench.subject, bench.repairs)
+        if bench.base is not None:
+            repaired.leave_needed(found, bench.subject, bench.base, deadline)
         again.keep([one for row in found for one in (row, *row["folded"])], stems)
         ended = time.monotonic()
         over = 0.0 if options.budget is None else max(ended - loaded - options.budget, 0.0)

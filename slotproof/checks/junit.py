@@ -99,7 +99,7 @@ def _finding(title: str, where: str, name: str, row: Json) -> TestCase:
 
 def told(row: Json) -> list[str]:
     """A finding in lines: the law, where it broke, what the base shows, the operations, and the engine's exception."""
-    base = [row["base"]] if row["base"] else []
+    base = [said for said in (row["base"], remarks.repairs(row)) if said]
     trace = Trace(**row["trace"])
     config = ", ".join(f"{name}={value}" for name, value in trace.config.items())
     calls = [f"  {number}. {line}" for number, line in enumerate(trace.lines(), start=1)]

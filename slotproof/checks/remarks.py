@@ -78,6 +78,12 @@ def operations(count: int) -> str:
     return f"{count} operation{'' if count == 1 else 's'}"
 
 
+def repairs(row: Json) -> str:
+    """The known causes that are repaired where the run of a finding shows it; empty for an engine as it is."""
+    named = ", ".join(row["repaired"])
+    return f"shown with these known causes repaired, which end or change the run before: {named}" if named else ""
+
+
 def folded(row: Json) -> Iterable[str]:
     """A line for each other run that breaks the law of a finding."""
     if row["folded"]:

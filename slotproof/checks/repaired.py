@@ -1,4 +1,5 @@
-"""``slotproof check --repaired``: a release without its known causes, so that these hide nothing.
+"""Engines without their known causes, so that these hide nothing: ``slotproof check --repaired`` of a release, and the
+second half of the runs beside a base.
 
 Drawn runs avoid what is known of a release, and with it every neighbour: where drafts and sessions are known to break a
 law together, no run has both. Where the cause is known, and a repair of it, the engine is repaired instead, and runs
@@ -7,7 +8,8 @@ draw all that the cause stood in the way of.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Sequence
 
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
@@ -16,6 +18,7 @@ from conformance.engines import registry
 from conformance.search.connection import Served, Subject, ToolError
 from conformance.traces import cause_files, known, trace_files
 from conformance.traces.cause_files import Cause
+from conformance.traces.compare import Status, compare
 from slotproof.checks.by_cause import are_lawful
 
 HOLDS = "without the repairs no law is broken on this trace"
@@ -48,8 +51,35 @@ def _is_mended(cause: Cause, listed: Collection[str], served: Served) -> bool:
     return bool(traces) and all(are_lawful(traces, served, [*cause.also_repaired, cause.name]))
 
 
-def tell_without(rows: Iterable[Json], served: Served) -> None:
-    """Writes into each finding of a repaired engine what its run shows on the engine without the repairs."""
+def leave_needed(rows: Iterable[Json], subject: Served, base: Served, deadline: float | None) -> None:
+    """Leaves in each finding of repaired engines only those repairs without which it is not new beside the base.
+    ``deadline``: none is tried after this time, by ``time.monotonic``.
+    """
+    for row in rows:
+        for name in ["", *row["repaired"]]:  # first without any
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            left = [one for one in row["repaired"] if name and one != name]
+            if left != row["repaired"] and _is_new(row, subject, base, left):
+                row["repaired"] = left
+
+
+def _is_new(row: Json, subject: Served, base: Served, repairs: Sequence[str]) -> bool:
+    """The subject breaks the law of a finding on its run, and the base does not, with these repairs."""
+    trace = Trace(**row["trace"])
+    try:
+        with subject.connect(repairs) as mine, base.connect(repairs) as theirs:
+            shown, beside = mine.outcome(trace), theirs.outcome(trace)
+    except (EngineError, ToolError):
+        return False
+    found = (one for one in shown.breaks if (one.law, one.kind, one.step) == (row["law"], row["kind"], row["step"]))
+    return any(compare(one, beside) in (Status.NEW, Status.WORSE) for one in found)
+
+
+def tell_without(rows: Iterable[Json], served: Served, repairs: Sequence[str]) -> None:
+    """Writes into each finding of a repaired engine what its run shows on the engine without the repairs, and these
+    where its law is broken with them alone.
+    """
     for row in rows:
         try:
             with served.connect() as connection:
@@ -58,6 +88,7 @@ def tell_without(rows: Iterable[Json], served: Served) -> None:
             row["base"] = STOPS.format(error)
             continue
         first = told.first
+        row["repaired"] = [] if first is not None and first.law == row["law"] else [*repairs]
         if first is not None:
             row["base"] = BREAKS.format(first.law, first.step, first.detail)
         else:

@@ -80,14 +80,15 @@ def _finding(row: Json, head: str, report: Json) -> None:
         say(f"  {cause}")
     if row.get("base"):
         say(f"  {row['base']}")
+    if repairs := remarks.repairs(row):
+        say(f"  {repairs}")
     for line in remarks.folded(row):
         say(f"  {line}", style="dim")
     subject, source = report["subject"], report["subject"]["source"]
     trace, folder = Trace(**row["trace"]), None if source is None else Path(source)
     asked = subject["engine"], subject["release"], folder, report["options"]["device"], subject["options"]
-    story(
-        trace, [ToldOperation.from_json(told) for told in row["story"]], as_test(trace, row["law"], row["kind"], *asked)
-    )
+    test = as_test(trace, row["law"], row["kind"], *asked, row["repaired"])
+    story(trace, [ToldOperation.from_json(told) for told in row["story"]], test)
 
 
 def _gone(row: Json, report: Json) -> None:

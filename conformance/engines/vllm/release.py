@@ -338,7 +338,7 @@ class VLLMRelease:
     def checkpoints(self, scheduler: Any, setup: Setup, alignment: int) -> Callable[[int, int], tuple[int, int] | None]:
         """Where the workers leave the state inside a pass that computes the tokens from one up to another, by the
         function that they call: after how many tokens, and at which place of the table. ``alignment``: see
-        ``LayersConfig``.
+        ``LayersConfig``; kernels have no other states, so a position between two of them gets the state before it.
         """
         hit = self._utils.resolve_cache_hit_alignment_tokens(
             scheduler.kv_cache_config, scheduler.vllm_config, scheduler.block_size, scheduler.hash_block_size
@@ -351,7 +351,7 @@ class VLLMRelease:
 
         def checkpoint_of(start: int, end: int) -> tuple[int, int] | None:
             (offset,), (place,) = compute([end], [end - start], *sizes, alignment, drops, hit, **more)
-            return (start + offset, place) if offset else None
+            return (start + offset // alignment * alignment, place) if offset else None
 
         return checkpoint_of
 

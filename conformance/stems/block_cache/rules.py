@@ -27,10 +27,10 @@ MOST_LENGTH, MOST_HERE = 40, 4
 ADAPTER = 1  # the mark of a text that is computed with a LoRA adapter; a text with a cache salt has the mark 2
 MOST_STEPS = 60  # that compute what is left at the end of a run
 ATTENTION, WINDOWED, STATES = {"kind": FULL}, {"kind": WINDOW, "window": 6}, {"kind": MAMBA}
-CHECKPOINTS = {"kind": MAMBA, "checkpoint": 1}
+CHECKPOINTS, RARE_CHECKPOINTS = {"kind": MAMBA, "checkpoint": 1}, {"kind": MAMBA, "checkpoint": 4}
 LAYERS = (
     *([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED]),
-    [ATTENTION, CHECKPOINTS],
+    *([ATTENTION, CHECKPOINTS], [ATTENTION, RARE_CHECKPOINTS]),
 )
 OTHER_LAYERS = LAYERS[:4]  # of the configurations that are tried where an engine does not support the drawn one
 DRAFTS = (
@@ -128,7 +128,7 @@ def _plainer(kinds: list[Json]) -> Iterator[Json]:
 
 
 def _without_checkpoints(layers: list[Json]) -> list[Json]:
-    return [STATES if group == CHECKPOINTS else group for group in layers]
+    return [STATES if group["kind"] == MAMBA else group for group in layers]
 
 
 def _without(config: Json, *names: str) -> Json:
