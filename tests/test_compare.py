@@ -11,7 +11,7 @@ import pytest
 from driven import Variant
 
 from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
-from conformance.driver.protocol import BuildError, EngineError, Json, Unsupported
+from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
 from conformance.engines.toy import ToyAllocator
@@ -280,7 +280,7 @@ def test_a_configuration_that_the_base_lacks_is_incomparable() -> None:
 def fails_with_pages(config: Json) -> Any:
     """An engine whose own code fails with pages of several tokens."""
     if config["page_size"] > 1:
-        raise BuildError("toy, allocator", "ValueError: no pages (toy.py:7)", config)
+        raise EngineError("toy, allocator: the engine cannot be built", unbuilt="ValueError: no pages (toy.py:7)")
     return sound(config)
 
 
@@ -300,7 +300,7 @@ def test_an_engine_that_cannot_be_built_is_new_beside_a_base_that_can() -> None:
         raise Unsupported("nothing fits")
 
     refused = judge.Built("allocator", fails_with_pages, answers(nothing))
-    with pytest.raises(EngineError, match="cannot be built: ValueError: no pages"):
+    with pytest.raises(EngineError, match="the engine cannot be built"):
         refused({"page_size": 4, "size": 4})
     assert not refused.rows()
 

@@ -43,17 +43,13 @@ Key = tuple[int, ...]  # the token ids from the start of a text, or from the roo
 
 
 class EngineError(Exception):
-    """An engine cannot be found, downloaded or loaded. The message is one line that says why."""
-
-
-class BuildError(EngineError):
-    """The engine's own code raises an exception while an engine is built. ``what``: this exception and where it is
-    raised. ``where``: the engine and the stem. ``config``: what the engine is built from.
+    """An engine cannot be found, downloaded, loaded or built. The message is one line that says why. ``unbuilt``: the
+    exception that the engine's own code raises while an engine is built, and where; empty for other reasons.
     """
 
-    def __init__(self, where: str, what: str, config: Json) -> None:
-        super().__init__(f"{where}: the engine cannot be built: {what}, for the configuration {config}")
-        self.what = what
+    def __init__(self, message: str, unbuilt: str = "") -> None:
+        super().__init__(message)
+        self.unbuilt = unbuilt
 
 
 class Unsupported(Exception):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from conformance.driver.clock import Clock
 from conformance.driver.lockstep import ANSWERED, ANSWERED_SENTENCE, LATENT, VIOLATION, Finding
-from conformance.driver.protocol import BuildError, Json, Unsupported
+from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
@@ -280,11 +280,11 @@ class Built:
         """A fresh engine of this configuration."""
         try:
             return self.make(config)
-        except BuildError as error:
+        except EngineError as error:
             trace = Trace(self.stem, dict(config))
-            if self.base(trace).stopped:  # no server has this configuration
+            if not error.unbuilt or self.base(trace).stopped:  # no server has this configuration
                 raise
-            self.failed.setdefault(error.what, trace)
+            self.failed.setdefault(error.unbuilt, trace)
             raise Unsupported(str(error)) from error
 
     def rows(self) -> list[Json]:

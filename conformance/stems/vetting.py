@@ -18,7 +18,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from conformance.driver.exception_origin import place
 from conformance.driver.naming import close
-from conformance.driver.protocol import BuildError, EngineError, Json, Unsupported, lacking
+from conformance.driver.protocol import EngineError, Json, Unsupported, lacking
 from conformance.stems.found import room_of
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 
@@ -69,7 +69,7 @@ def vetted(stem: str, make: Callable[[Json], Any], where: str) -> Callable[[Json
 
 def told_where_it_fails(make: Callable[[Json], Any], where: str) -> Callable[[Json], Any]:
     """The maker of an engine that this repository drives. Where the engine's own code raises an exception while it is
-    built, that is a ``BuildError`` with its file and line; an exception of Slotproof's own code passes as it is.
+    built, that is an ``EngineError`` with its file and line; an exception of Slotproof's own code passes as it is.
     ``where``: the engine and the stem.
     """
 
@@ -81,7 +81,9 @@ def told_where_it_fails(make: Callable[[Json], Any], where: str) -> Callable[[Js
         except Exception as error:
             if place(error) is not None:
                 raise
-            raise BuildError(where, told(error), config) from error
+            what = told(error)
+            message = f"{where}: the engine cannot be built: {what}, for the configuration {config}"
+            raise EngineError(message, unbuilt=what) from error
 
     return made
 
