@@ -23,8 +23,8 @@ HIT_SENTENCE = (
 )
 GIVES = "preemption_gives_something_back"
 GIVES_SENTENCE = (
-    "Where a server retracts requests without being asked, pages or states of at least one of them are free or can be "
-    "evicted then, or one of them needed a page for its next token."
+    "Where a server retracts requests, the pages that they alone have are free or can be evicted when it goes on, so "
+    "that others get them. A turn of a session keeps its row."
 )
 STATES = "request_keeps_states_in_use"
 STATES_SENTENCE = (
@@ -32,7 +32,6 @@ STATES_SENTENCE = (
     "a pass in flight writes a track of it. A turn of a session may hold what its session has."
 )
 AFTER_LEFT = frozenset({"left", "evicted"})  # what a server does while it retracts several requests
-Room = Mapping[str, int]  # by component, what is free or can be evicted
 
 
 def longest(nodes: Mapping[Key, NodeSnapshot], text: Sequence[int], page_size: int, window: int | None) -> int:
@@ -66,10 +65,9 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def room_of(tree: LockRefSnapshot, page_size: int) -> Room:
-    """What is free or can be evicted: tokens, and states."""
-    sizes = {side: 1 if side == "mamba" else page_size for side in tree.evictable}
-    return {side: len(tree.free[side]) * size + tree.evictable[side] for side, size in sizes.items()}
+def room_of(tree: LockRefSnapshot, page_size: int) -> int:
+    """How many tokens are free or can be evicted."""
+    return len(tree.free["full"]) * page_size + tree.evictable["full"]
 
 
 class ServerEconomy:
@@ -83,11 +81,9 @@ class ServerEconomy:
         self.lazy = bool(shape.get("lazy"))
         self.had: dict[int, int] = {}  # by request that was matched and has no row yet, in tokens
         self._tracked: deque[frozenset[int]] = deque()  # of each step in flight, the requests that it tracks
-        self._last: Room = {}  # before the event that is explained
-        self._room: Room = {}  # after it
-        self._before: Room | None = None  # before requests were retracted
+        self._last = self._room = 0  # before the event that is explained, and after it
+        self._least: int | None = None  # the room that there must be after requests were retracted
         self._retracted: list[int] = []
-        self._needed = False
 
     def _report(self, name: str, sentence: str, detail: str) -> None:
         if self.told:
@@ -137,20 +133,19 @@ class ServerEconomy:
 
     # Requests are retracted.
 
-    def retracts(self, request: int, needs: bool) -> None:
-        """A request was retracted. ``needs``: its next token needed a page."""
-        if self._before is None:
-            self._before = self._last
+    def retracts(self, request: int, alone: int) -> None:
+        """A request was retracted. ``alone``: how many pages it had that the tree has not."""
+        self._least = (self._last if self._least is None else self._least) + alone * self.page_size
         self._retracted.append(request)
-        self._needed = self._needed or needs
 
     def happens(self, kind: str, tree: LockRefSnapshot) -> None:
         """An event of this kind happens, and is not explained yet."""
-        if self._before is not None and kind not in AFTER_LEFT:
-            self._gives(self._before)
+        if self._least is not None and kind not in AFTER_LEFT:
+            self._gives(self._least)
         self._last, self._room = self._room, room_of(tree, self.page_size)
 
-    def _gives(self, before: Room) -> None:
-        if not self._needed and all(self._room[side] <= size for side, size in before.items()):
-            self._report(GIVES, GIVES_SENTENCE, f"requests {self._retracted} are retracted, and nothing is given back")
-        self._before, self._retracted, self._needed = None, [], False
+    def _gives(self, least: int) -> None:
+        if self._room < least:
+            detail = f"requests {self._retracted} are retracted, and {least - self._room} of their slots are not free"
+            self._report(GIVES, GIVES_SENTENCE, detail)
+        self._least, self._retracted = None, []

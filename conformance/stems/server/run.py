@@ -17,6 +17,7 @@ from conformance.driver.protocol import Json
 from conformance.stems.cache.flights import PassOfRow
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
+from conformance.stems.configs import is_all_sliding
 from conformance.stems.mamba_slots.protocol import SlotNames
 from conformance.stems.requests.request import RunRequest, Sampled, token
 from conformance.stems.server.economy import ServerEconomy
@@ -31,6 +32,7 @@ from conformance.stems.server.protocol import (
     ServerPass,
 )
 from conformance.stems.server.served import GOES_ON, GOES_ON_SENTENCE, ServedClients
+from conformance.stems.session_trim.projection import lengths_of
 from spec.cache_state import CacheState
 from spec.lengths import in_pages
 from spec.mamba_slots_state import FIRST, OWN
@@ -282,8 +284,8 @@ class ServerRun(ServedClients):
             if request not in self.calls.row_of:
                 self.cache.withdrawn(request)
                 continue
-            if known.sent is None and not self.retract_asked:
-                self.economy.retracts(request, self._needs_page(request))
+            if known.sent is None and request not in self.sent_to:
+                self.economy.retracts(request, self._pages_alone(request))
             asked = self.calls.requests[request]
             answer = len(known.sampled) if known.sent is None else known.sent
             text = asked.text[: len(known.tokens) + answer]  # the answer counts from before it was retracted
@@ -308,9 +310,12 @@ class ServerRun(ServedClients):
         """The session has a row."""
         return bool(session and self.cache.rows.slot(session))
 
-    def _needs_page(self, request: int) -> bool:
-        """The next token of a request that runs needs a page."""
-        return self.calls.tokens(self.calls.row_of[request]) % self.calls.page_size == 0
+    def _pages_alone(self, request: int) -> int:
+        """How many pages of the full pool a request that runs has and the tree has not."""
+        row, size = self.calls.row_of[request], self.calls.page_size
+        known = lengths_of(self.cache.rows, row)
+        first = max(known.protected, known.cursor) if is_all_sliding(self.engine.shape) else known.protected
+        return -(-known.allocated // size) - first // size
 
     def _ended(self, request: int, session: int, text: list[int]) -> None:
         """A turn ended: well, where its session keeps it."""
@@ -366,7 +371,7 @@ class ServerRun(ServedClients):
                 if request in self.sent_to:
                     self.spoiled.add(self.sent_to[request])
         self.economy.waits([r for r in event.waiting if r not in self.sent_to], self._named_states)
-        self.here, self.retract_asked = set(event.requests), False
+        self.here = set(event.requests)
         self._still = 0 if event.batch or not event.requests or self.paused else self._still + 1
         if self._still >= STILL:
             self._still = 0

@@ -38,7 +38,6 @@ class ServedClients:
         self.here: set[int] = set()
         self.coming: set[int] = set()
         self.paused = self.released = False
-        self.retract_asked = False  # a client has asked for it since the server read its messages
         self.longest: int = engine.shape["size"] * engine.shape["page_size"]
 
     # What a client sends.
@@ -100,7 +99,6 @@ class ServedClients:
     def pause(self, mode: Pause) -> Calls:
         """A client pauses the server."""
         self.paused = True
-        self.retract_asked = self.retract_asked or mode == "retract"
         yield EngineCall("pause", partial(self.engine.pause, mode))
 
     @operation

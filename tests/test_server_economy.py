@@ -1,0 +1,197 @@
+"""What the scheduler of a server wastes is a latent finding: small trees, events of a server, edits of a release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_economy import law_of, told
+
+from conformance.driver.lockstep import Finding
+from conformance.driver.protocol import Json, Key
+from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
+from conformance.stems.mamba_slots.protocol import SlotNames
+from conformance.stems.server.economy import GIVES, HIT, STATES, ServerEconomy, longest, room_of
+
+TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+SHAPE: Json = {"page_size": 2, "window": 4, "components": ["full"]}
+
+
+def path(*parts: tuple[int, str], text: list[int] = TEXT) -> dict[Key, NodeSnapshot]:
+    """Nodes on the path of a text. Each has so many tokens; ``w``: slots of the window; ``s``: a state; ``h``: its full
+    slots are on the host alone.
+    """
+    found, at = {}, 0
+    for number, (tokens, has) in enumerate(parts, start=1):
+        slots, key = [*range(at + 2, at + 2 + tokens)], Key(text[: at + tokens])
+        sides = {
+            "full": NodePart(None if "h" in has else slots, 0),
+            "swa": NodePart(slots if "w" in has else None, 0),
+            "mamba": NodePart([number] if "s" in has else None, 0),
+        }
+        found[key] = NodeSnapshot(number, number - 1, list(key[at:]), sides)
+        at += tokens
+    return found
+
+
+def only(nodes: dict[Key, NodeSnapshot], *sides: str) -> dict[Key, NodeSnapshot]:
+    """The nodes of a tree that has these components."""
+    return {
+        key: NodeSnapshot(one.id, one.parent, one.key, {side: one.parts[side] for side in sides})
+        for key, one in nodes.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (TEXT, 8),
+        (TEXT[:8], 6),  # the last token is computed in any case, and a page is found as a whole
+        (TEXT[:6], 4),
+        ([1, 2, 3, 4, 5, 9, 9, 9], 4),  # inside the second node
+        ([1, 2, 9, 9], 2),
+        ([9, 9, 9, 9], 0),
+        ([1], 0),
+    ],
+)
+def test_a_hit_ends_at_any_page_of_a_node(text: list[int], tokens: int) -> None:
+    assert longest(only(path((4, ""), (4, "")), "full"), text, 2, None) == tokens
+
+
+def test_the_tree_branches() -> None:
+    other = [1, 2, 3, 4, 9, 9, 9, 9, 9]
+    nodes = only({**path((4, ""), (4, ""), text=other), **path((4, ""), (2, ""), (2, ""))}, "full")
+    assert longest(nodes, TEXT, 2, None) == 8
+    assert longest(nodes, other, 2, None) == 8
+
+
+def test_what_is_on_the_host_alone_is_no_hit() -> None:
+    assert longest(only(path((4, ""), (4, "h")), "full"), TEXT, 2, None) == 4
+
+
+@pytest.mark.parametrize(
+    ("parts", "tokens"),
+    [
+        ([(2, "w"), (2, "w"), (4, "w")], 8),
+        ([(2, "w"), (2, ""), (4, "w")], 8),  # the window of four tokens before the ninth
+        ([(2, "w"), (4, ""), (2, "w")], 2),  # near the root the window is shorter
+        ([(2, ""), (4, "w"), (2, "")], 6),
+        ([(4, ""), (4, "")], 0),
+    ],
+)
+def test_a_hit_has_its_window(parts: list[tuple[int, str]], tokens: int) -> None:
+    assert longest(only(path(*parts), "full", "swa"), TEXT, 2, 4) == tokens
+
+
+@pytest.mark.parametrize(
+    ("parts", "text", "tokens"),
+    [
+        ([(4, "s"), (4, "s")], TEXT, 8),
+        ([(4, "s"), (4, "")], TEXT, 4),
+        ([(4, "s"), (4, "s")], TEXT[:8], 4),  # the state of a node is the one at its end
+        ([(4, ""), (4, "")], TEXT, 0),
+    ],
+)
+def test_a_hit_has_its_state(parts: list[tuple[int, str]], text: list[int], tokens: int) -> None:
+    assert longest(only(path(*parts), "full", "mamba"), text, 2, None) == tokens
+
+
+def economy(finds: bool = True, wasted: bool = True, **more: Any) -> ServerEconomy:
+    return ServerEconomy(law_of([None], [False]), SHAPE | more, finds, wasted)
+
+
+def test_a_hit_that_is_cut_short_is_told() -> None:
+    one, nodes = economy(), only(path((4, ""), (4, "")), "full")
+    one.matched(1, TEXT, nodes)
+    one.begins(1, 8)
+    one.begins(2, 0)  # it was not looked for
+    assert told(one.law) == []
+    one.matched(1, TEXT, {})
+    one.matched(1, TEXT, nodes)  # the last match counts
+    one.begins(1, 6)
+    assert told(one.law) == [HIT]
+    assert "goes on after 6 tokens, and the tree has 8 for it" in one.law.latents[0].detail
+
+
+def test_a_server_that_must_find_nothing_wastes_nothing() -> None:
+    one = economy(finds=False)
+    one.matched(1, TEXT, only(path((4, "")), "full"))
+    one.begins(1, 0)
+    assert told(one.law) == []
+
+
+def tree(free: int, evictable: int) -> LockRefSnapshot:
+    return LockRefSnapshot([], {"full": evictable}, {"full": 0}, {"full": [*range(free)], "swa": []})
+
+
+def test_room_is_what_is_free_and_what_can_be_evicted() -> None:
+    assert room_of(tree(2, 6), 2) == 10
+
+
+@pytest.mark.parametrize(
+    ("after", "alone", "laws"),
+    [
+        ([tree(1, 2), tree(1, 2)], 1, [GIVES]),
+        ([tree(1, 2), tree(2, 2)], 1, [GIVES]),  # the second one gives its page back, and the first one does not
+        ([tree(2, 2), tree(3, 2)], 1, []),
+        ([tree(1, 4), tree(4, 0)], 1, []),  # what can be evicted is as good as free
+        ([tree(1, 2), tree(1, 2)], 0, []),  # the tree had all that they had, and others hold it
+    ],
+)
+def test_retractions_that_do_not_give_back_what_they_take_are_told(
+    after: list[LockRefSnapshot], alone: int, laws: list[str]
+) -> None:
+    one = economy()
+    one.happens("poll", tree(1, 2))
+    for request, seen in enumerate(after):
+        one.happens("left", seen)
+        one.retracts(request, alone)
+    one.happens("evicted", after[-1])
+    assert told(one.law) == []
+    one.happens("decoded", tree(0, 2))
+    assert told(one.law) == laws
+    one.happens("poll", tree(0, 0))
+    assert told(one.law) == laws
+
+
+def test_a_request_that_leaves_is_not_retracted() -> None:
+    one = economy()
+    for kind in ("poll", "left", "poll"):
+        one.happens(kind, tree(1, 2))
+    assert told(one.law) == []
+
+
+def test_a_request_that_waits_holds_no_state() -> None:
+    one = economy()
+    one.waits([1, 2], {1: SlotNames(), 3: SlotNames((4, 0, 0))})
+    assert told(one.law) == []
+    one.waits([3], {3: SlotNames((4, 0, 0))})
+    assert told(one.law) == [STATES]
+
+
+def test_a_second_track_that_comes_and_goes_is_held_while_a_pass_writes_a_track() -> None:
+    both, one = {1: SlotNames((2, 3, 4)), 2: SlotNames((5, 6, 0))}, economy(lazy=True)
+    one.launched([1], [1, 2], both)
+    one.launched([], [1, 2], both)  # the pass before it is in flight
+    assert told(one.law) == []
+    one.resulted()
+    one.launched([], [2], both)  # the other one is a turn of a session
+    assert told(one.law) == []
+    one.launched([], [1, 2], both)
+    assert told(one.law) == [STATES]
+    always = economy(lazy=False)
+    always.launched([], [1, 2], both)
+    assert told(always.law) == []
+
+
+def test_a_recording_does_not_tell_of_waste() -> None:
+    one = economy(wasted=False)
+    one.waits([3], {3: SlotNames((4, 0, 0))})
+    assert told(one.law) == []
+
+
+def test_waste_ends_a_strict_run() -> None:
+    one = economy()
+    one.law.strict = True
+    with pytest.raises(Finding, match=STATES):
+        one.waits([3], {3: SlotNames((4, 0, 0))})
