@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_economy import law_of, told
+from test_sglang_server import NORMAL, asks, config, sent, turn
+from test_sglang_server_states import CROWD, LAZY, tracking
+from test_sglang_server_states import config as stateful
 
 from conformance.driver.lockstep import Finding
 from conformance.driver.protocol import Json, Key
@@ -195,3 +199,58 @@ def test_waste_ends_a_strict_run() -> None:
     one.law.strict = True
     with pytest.raises(Finding, match=STATES):
         one.waits([3], {3: SlotNames((4, 0, 0))})
+
+
+BATCH, SERVER = "sglang.srt.managers.schedule_batch", "sglang.srt.managers.scheduler"
+RESULTS = "sglang.srt.managers.scheduler_components.batch_result_processor"
+LATE = """
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    def late(batch, retract=ScheduleBatch.retract_decode):
+        batch.token_to_kv_pool_allocator.free_group_begin()
+        found = retract(batch)
+        batch.token_to_kv_pool_allocator.free_group_end()
+        return found
+    ScheduleBatch.retract_decode = late
+"""
+
+
+def edited(*edit: str) -> str:
+    """Code that makes an edit of the release."""
+    makes = f"from host_memory_edits import Edit, made; edit = made(Edit(*{edit!r})); edit.__enter__()"
+    return f"sys.path.insert(1, {str(Path(__file__).parent)!r}); {makes}"
+
+
+AGAIN = [asks(0, 5, 2), turn(20), asks(1, 5, 2), turn(20)]
+SHORT_OF_MEMORY = [asks(0, 4, 8), asks(1, 4, 8, fork=0), asks(2, 4, 8, fork=1), turn(60)]
+LIMIT = "self._compute_max_prefix_len(input_len)"
+REJECTED = 'if req.kv.holds_mamba and not getattr(req, "session", None):'
+SECOND = "if not req.kv.mamba_ping_pong_empty[other_idx]:"
+WASTE: dict[str, tuple[str, Json, list[Json], str]] = {
+    "a hit leaves its last token out": (
+        *(
+            edited(BATCH, "Req.init_next_round_input", LIMIT, f"{LIMIT} - 1"),
+            config(NORMAL, model="full"),
+            AGAIN,
+            HIT,
+        ),
+    ),
+    "what was retracted is free later": (
+        *(LATE, config(NORMAL, "--schedule-conservativeness", "0.01", model="full"), SHORT_OF_MEMORY, GIVES),
+    ),
+    "a request that waits keeps a copy": (
+        *(edited(SERVER, "Scheduler._get_new_batch_prefill_raw", REJECTED, "if False:"), stateful(), CROWD, STATES),
+    ),
+    "a second track stays": (
+        edited(RESULTS, "SchedulerBatchResultProcessor.mamba_lazy_post_decode_at_boundary", SECOND, "if False:"),
+        *(tracking(*LAZY), [asks(0, 3, 12), turn(20)], STATES),
+    ),
+}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", WASTE)
+def test_waste_of_a_release_is_found_where_it_is_planted(name: str) -> None:
+    plant, server, steps, law = WASTE[name]
+    (before,), (after,) = (sent((server, steps), plant=code) for code in ("", plant))
+    assert not {"law", "error", "refused"} & before.keys(), before
+    assert after.get("law") == law, after

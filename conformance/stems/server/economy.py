@@ -70,6 +70,19 @@ def room_of(tree: LockRefSnapshot, page_size: int) -> int:
     return len(tree.free["full"]) * page_size + tree.evictable["full"]
 
 
+def window_of(shape: Json) -> int | None:
+    """The window of a tree, in tokens; ``None`` where it has none."""
+    return shape["window"] if is_windowed(shape) else None
+
+
+def short_hit(request: int, start: int, had: int) -> Finding | None:
+    """A request goes on after ``start`` tokens, and the tree has ``had`` for it."""
+    if start >= had:
+        return None
+    detail = f"request {request} goes on after {start} tokens, and the tree has {had} for it"
+    return Finding(HIT, HIT_SENTENCE, detail, latent=True, kind=CHOICE)
+
+
 class ServerEconomy:
     """What the scheduler of a server wastes in a run. ``finds``: requests go on after what the tree has; it was not
     launched to find nothing. ``told``: what is wasted is a finding.
@@ -77,7 +90,7 @@ class ServerEconomy:
 
     def __init__(self, law: Law, shape: Json, finds: bool, told: bool = True) -> None:
         self.law, self.page_size, self.finds, self.told = law, shape["page_size"], finds, told
-        self.window: int | None = shape["window"] if is_windowed(shape) else None
+        self.window = window_of(shape)
         self.lazy = bool(shape.get("lazy"))
         self.had: dict[int, int] = {}  # by request that was matched and has no row yet, in tokens
         self._tracked: deque[frozenset[int]] = deque()  # of each step in flight, the requests that it tracks
@@ -98,11 +111,9 @@ class ServerEconomy:
 
     def begins(self, request: int, start: int) -> None:
         """A request got its row, and goes on after ``start`` tokens."""
-        had = self.had.pop(request, 0)
-        if start < had:
-            self._report(
-                HIT, HIT_SENTENCE, f"request {request} goes on after {start} tokens, and the tree has {had} for it"
-            )
+        short = short_hit(request, start, self.had.pop(request, 0))
+        if short is not None and self.told:
+            self.law.report(short)
 
     def waits(self, waiting: Collection[int], named: Mapping[int, SlotNames]) -> None:
         """The server reads its messages next. ``waiting``: the requests that wait, and are no turns of sessions.

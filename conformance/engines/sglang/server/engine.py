@@ -41,6 +41,7 @@ from conformance.engines.sglang.server.watching import (
 )
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep, StorageOutcome, StorageThread
+from conformance.stems.lock_ref.protocol import LockRefSnapshot
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import ADMITTED, FINDS, POLL, Pause, ServedRequest, ServerEvent, ServerPass
 
@@ -426,6 +427,10 @@ class SGLangServer:
         """The mapping of the allocator."""
         seen = self._reader.read_pools()
         return list(seen.mapping) if self._reader.windowed else None
+
+    def tree_snapshot(self) -> LockRefSnapshot:
+        """The tree of the server."""
+        return self._reader.read_tree()
 
     def kept_on_host(self) -> str:
         """``evict`` and ``evict_host`` of all, in a forked process."""
