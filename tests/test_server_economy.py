@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from driven import NEWEST, driven
 from test_economy import law_of, told
-from test_sglang_server import NORMAL, asks, config, sent, turn
+from test_sglang_server import DRIVE, NORMAL, asks, config, sent, turn
 from test_sglang_server_states import CROWD, LAZY, tracking
 from test_sglang_server_states import config as stateful
 
@@ -254,3 +256,13 @@ def test_waste_of_a_release_is_found_where_it_is_planted(name: str) -> None:
     (before,), (after,) = (sent((server, steps), plant=code) for code in ("", plant))
     assert not {"law", "error", "refused"} & before.keys(), before
     assert after.get("law") == law, after
+
+
+@pytest.mark.engine
+def test_a_short_hit_of_a_server_with_host_memory_is_found() -> None:
+    server = config(NORMAL, "--enable-hierarchical-cache", model="full")
+    script, runs = DRIVE.replace('"server"', '"host_server"'), json.dumps([(server, AGAIN)])
+    plant = edited(BATCH, "Req.init_next_round_input", LIMIT, f"{LIMIT} - 1")
+    (before,), (after,) = (driven(NEWEST, script.replace("PLANT", code), runs) for code in ("", plant))
+    assert not {"law", "error", "refused"} & before.keys(), before
+    assert after.get("law") == HIT, after
