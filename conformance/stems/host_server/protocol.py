@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from conformance.driver.shadow import FULL, STATES, SWA
+from conformance.stems.lock_ref.protocol import LockRefSnapshot
 from conformance.stems.server.protocol import ServerEngine, ServerPass
 
 StorageThread = Literal["queries", "fetches", "agrees", "saves"]  # between host memory and a storage behind it
@@ -93,6 +94,9 @@ class HostServerEngine(ServerEngine, Protocol):
 
     def swa_mapping(self) -> Sequence[int] | None:
         """The SWA slot of each full slot as it is now, 0 where there is none; ``None`` in a model without windows."""
+
+    def tree_snapshot(self) -> LockRefSnapshot:
+        """Reads the tree as it is now, and changes nothing. A part of a node that is on the host alone has no slots."""
 
     def kept_on_host(self) -> str:
         """What stays on the host when everything that can be evicted is evicted, on the device and on the host, in

@@ -28,7 +28,9 @@ from conformance.stems.host_server.protocol import (
     StorageThread,
 )
 from conformance.stems.host_server.storing import OnTheWay
-from conformance.stems.server.protocol import POLL, ServerEvent, ServerPass
+from conformance.stems.lock_ref.projection import paths
+from conformance.stems.server.economy import longest, short_hit, window_of
+from conformance.stems.server.protocol import ADMITTED, FINDS, POLL, ServedRequest, ServerEvent, ServerPass
 from conformance.stems.server.run import AGREES, AGREES_SENTENCE
 from conformance.stems.server.served import GOES_ON, GOES_ON_SENTENCE, ServedClients
 from spec import host_tier as law
@@ -143,6 +145,8 @@ class HostServerRun(ServedClients):
                 self.coming.discard(request)
             elif event.kind == "left" and known.sent is not None:
                 self.here.discard(request)
+            elif event.kind == ADMITTED and FINDS not in self.lacks and not known.turned_away:
+                self._admitted(request, known)
         if event.kind == "closed":
             self.sessions.discard(event.session)
         if event.passes:
@@ -150,6 +154,13 @@ class HostServerRun(ServedClients):
             self._passes(event.passes)
         if event.kind == "resulted" and self.in_flight:
             self.in_flight.popleft()
+
+    def _admitted(self, request: int, known: ServedRequest) -> None:
+        """A request will be in the next batch, and goes on after what it has matched and loads."""
+        shape, text = self.engine.shape, self.memory.requests[request].tokens
+        had = longest(paths(self.engine.tree_snapshot()), text, shape["page_size"], window_of(shape))
+        if (short := short_hit(request, known.prefix, had)) is not None:
+            self.law.report(short)
 
     def _passes(self, passes: Sequence[ServerPass]) -> None:
         self.in_flight.append(self._written(self.memory.passes(*launched(self.engine, passes))))

@@ -13,6 +13,7 @@ from conformance.driver.protocol import Engine, Json
 from conformance.stems.cache.protocol import CacheSnapshot
 
 POLL, ADMITTED = "poll", "admitted"
+FINDS = "hits"  # an ability: requests go on after what the tree has of their texts
 NOT_SAMPLED = 0  # the token id in an answer that nobody asked for
 Pause = Literal["retract", "in_place"]
 
@@ -93,7 +94,8 @@ class ServerEngine(Engine, Protocol):
     """A server. Configuration: ``model`` and ``flags``, the launch flags of the server (see ``ServerConfig``).
 
     ``shape``: a configuration of the stem ``cache`` for the memory that the server has built (see ``CacheEngine``).
-    ``overlaps``: it begins a step before it knows the result of the last one.
+    ``overlaps``: it begins a step before it knows the result of the last one. ``lacks`` may name two abilities:
+    ``counts_missing`` (see ``LockRefEngine``), and ``hits``, of a server that was launched to find nothing in its tree.
     """
 
     shape: Json

@@ -6,7 +6,7 @@ from conformance.stems.room import Room
 from conformance.stems.server.claims import CLAIMS, probes
 from conformance.stems.server.config import CONFIG
 from conformance.stems.server.onward import OnwardServer
-from conformance.stems.server.protocol import ServerEngine
+from conformance.stems.server.protocol import FINDS, ServerEngine
 from conformance.stems.server.rules import ServerMachine
 from conformance.stems.server.run import ServerRun
 from conformance.stems.server.served import GOES_ON, ServedClients
@@ -22,7 +22,7 @@ ROOM = Room(
     protocol=ServerEngine,
     reads="cache_snapshot",
     never_lacking=frozenset({"generate", "abort", "go_on"}),
-    abilities=frozenset({"counts_missing"}),
+    abilities=frozenset({"counts_missing", FINDS}),
     ends=frozenset({GOES_ON}),
     runs=25,
 )

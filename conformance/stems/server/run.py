@@ -17,9 +17,13 @@ from conformance.driver.protocol import Json
 from conformance.stems.cache.flights import PassOfRow
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
+from conformance.stems.configs import is_all_sliding
+from conformance.stems.mamba_slots.protocol import SlotNames
 from conformance.stems.requests.request import RunRequest, Sampled, token
+from conformance.stems.server.economy import ServerEconomy
 from conformance.stems.server.protocol import (
     ADMITTED,
+    FINDS,
     NOT_SAMPLED,
     POLL,
     ServedRequest,
@@ -28,6 +32,7 @@ from conformance.stems.server.protocol import (
     ServerPass,
 )
 from conformance.stems.server.served import GOES_ON, GOES_ON_SENTENCE, ServedClients
+from conformance.stems.session_trim.projection import lengths_of
 from spec.cache_state import CacheState
 from spec.lengths import in_pages
 from spec.mamba_slots_state import FIRST, OWN
@@ -67,7 +72,7 @@ class Midway:
 
 class ServerRun(ServedClients):
     """Messages to one server. A number of a request comes once. ``sampled``: which token is sampled at a position of
-    the text of a fork.
+    the text of a fork. ``wastes``: what the scheduler wastes is a finding.
     """
 
     name = "server"
@@ -80,6 +85,7 @@ class ServerRun(ServedClients):
         strict: bool = True,
         ignores: Ignores = nothing,
         sampled: Sampled = token,
+        wastes: bool = True,
     ) -> None:
         super().__init__(engine, config)
         self._sampled = sampled
@@ -87,6 +93,7 @@ class ServerRun(ServedClients):
         self.cache = CacheRun(engine, engine.shape, strict, ignores, owners, sampled)  # type: ignore[arg-type]
         self.law, self.calls, self.shadow = self.cache.law, self.cache.calls, self.cache.shadow
         self.said: dict[int, list[int]] = {}  # the text of each session: its turns that have ended well
+        self.economy = ServerEconomy(self.law, engine.shape, FINDS not in self.lacks, wastes)
         self.cut: set[int] = set()  # the requests that were retracted at some time
         self.verifying: dict[int, list[int]] = {}  # what passes have accepted of drafts, until it counts
         self.batches = 0  # the steps with a batch
@@ -110,6 +117,7 @@ class ServerRun(ServedClients):
     def takes(self, event: ServerEvent) -> None:
         """Explains an event."""
         self.cache.follow_tracks()
+        self.economy.happens(event.kind, self.seen.tree)
         if event.kind == POLL:
             self._polls(event)
         else:
@@ -148,6 +156,8 @@ class ServerRun(ServedClients):
                 self.cache.follow_tree()
                 self.calls.explain_match(asked, known.prefix)
                 self.cache.waits(request)
+                if not known.turned_away and not self._has_row(asked.session):
+                    self.economy.matched(request, asked.tokens, self.cache.tree.seen)
             else:
                 self.cache.follow_tree()
 
@@ -167,6 +177,7 @@ class ServerRun(ServedClients):
                 asked = self.calls.requests[request]
                 self.calls.passes.begin(request, asked, known.prefix)
                 self.calls.explain_begin(request, asked, known.prefix)
+                self.economy.begins(request, known.prefix)
             self.calls.grow("extend", request, self.calls.view(request).lengths.allocated)
         self.cache.follow_tracks()  # a batch says at once which tracks it writes
 
@@ -203,6 +214,8 @@ class ServerRun(ServedClients):
             if one.tracked is not None:
                 self.calls.passes.tracks(one.request, self.calls.requests[one.request], *one.tracked)
                 self.cache.states.written(one.request, *one.tracked)
+        tracked = [one.request for one in event.passes if one.tracked is not None]
+        self.economy.launched(tracked, self.calls.row_of.keys() - self.sent_to.keys(), self._named_states)
         if self.cache.stateful:
             self.cache.flights.ended_but(1)  # of two steps in flight, a server processes the older one next
             self.cache.flights.launched(map(self._pass_of_row, event.passes))
@@ -215,6 +228,7 @@ class ServerRun(ServedClients):
     def _resulted(self, _: ServerEvent) -> None:
         """The result of the oldest step in flight has come."""
         self.cache.flights.ended()
+        self.economy.resulted()
 
     def _computes_own(self, one: ServerPass, known: RunRequest) -> None:
         """Raises ``Finding`` if a pass computes other tokens than those of the text, or writes other slots than those
@@ -270,6 +284,8 @@ class ServerRun(ServedClients):
             if request not in self.calls.row_of:
                 self.cache.withdrawn(request)
                 continue
+            if known.sent is None and request not in self.sent_to:
+                self.economy.retracts(request, self._pages_alone(request))
             asked = self.calls.requests[request]
             answer = len(known.sampled) if known.sent is None else known.sent
             text = asked.text[: len(known.tokens) + answer]  # the answer counts from before it was retracted
@@ -284,6 +300,22 @@ class ServerRun(ServedClients):
                 self.calls.passes.ended(request)
                 self.here.discard(request)
                 self._ended(request, asked.session, text)
+
+    @property
+    def _named_states(self) -> Mapping[int, SlotNames]:
+        """The state slots of requests; none in a model without states."""
+        return {} if self.seen.states is None else self.seen.states.requests
+
+    def _has_row(self, session: int) -> bool:
+        """The session has a row."""
+        return bool(session and self.cache.rows.slot(session))
+
+    def _pages_alone(self, request: int) -> int:
+        """How many pages of the full pool a request that runs has and the tree has not."""
+        row, size = self.calls.row_of[request], self.calls.page_size
+        known = lengths_of(self.cache.rows, row)
+        first = max(known.protected, known.cursor) if is_all_sliding(self.engine.shape) else known.protected
+        return -(-known.allocated // size) - first // size
 
     def _ended(self, request: int, session: int, text: list[int]) -> None:
         """A turn ended: well, where its session keeps it."""
@@ -338,6 +370,7 @@ class ServerRun(ServedClients):
                 self.calls.turned_away.pop(request, None)
                 if request in self.sent_to:
                     self.spoiled.add(self.sent_to[request])
+        self.economy.waits([r for r in event.waiting if r not in self.sent_to], self._named_states)
         self.here = set(event.requests)
         self._still = 0 if event.batch or not event.requests or self.paused else self._still + 1
         if self._still >= STILL:

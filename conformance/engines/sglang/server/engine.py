@@ -41,12 +41,14 @@ from conformance.engines.sglang.server.watching import (
 )
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep, StorageOutcome, StorageThread
+from conformance.stems.lock_ref.protocol import LockRefSnapshot
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import ADMITTED, POLL, Pause, ServedRequest, ServerEvent, ServerPass
+from conformance.stems.server.protocol import ADMITTED, FINDS, POLL, Pause, ServedRequest, ServerEvent, ServerPass
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
 FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED, RESULTED, LOADED_BACK)
 BARRIER = "ENABLE_WAR_BARRIER"
+FORCE_MISS = "RADIX_FORCE_MISS"
 STREAMING = "--enable-streaming-session"
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
@@ -170,6 +172,8 @@ class SGLangServer:
         lacks = set() if STREAMING in config["flags"] else {"open"}
         if self.release.locks(self.scheduler.tree_cache).counts_missing is False:
             lacks.add("counts_missing")
+        if FORCE_MISS in config.get("environment", {}):
+            lacks.add(FINDS)
         self.lacks = frozenset(lacks)
         self._run = greenlet.getcurrent()
         self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
@@ -423,6 +427,10 @@ class SGLangServer:
         """The mapping of the allocator."""
         seen = self._reader.read_pools()
         return list(seen.mapping) if self._reader.windowed else None
+
+    def tree_snapshot(self) -> LockRefSnapshot:
+        """The tree of the server."""
+        return self._reader.read_tree()
 
     def kept_on_host(self) -> str:
         """``evict`` and ``evict_host`` of all, in a forked process."""

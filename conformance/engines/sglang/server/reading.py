@@ -94,6 +94,10 @@ class ServerReader:
         states = self._read_states(tree) if self.stateful else None
         return CacheSnapshot(self._rows(pools), tree, self._holds(nodes), states)
 
+    def read_tree(self) -> LockRefSnapshot:
+        """The tree."""
+        return self._tree.read(self.read_pools())
+
     def state_slot(self, row: int) -> int:
         """The state slot that the kernels read and write for a row; 0 where a model has no states."""
         return slots_in_row(self.rows, row, self.buffers.buffered)[0] if self.stateful else 0

@@ -24,7 +24,8 @@ def recorded_run(engine: PlayedServer, config: Json, texts: RecordedTexts) -> Se
     """The run over the events that ``engine`` plays. ``config``: the shape of the server, with ``nodes``, as many as
     its tree has at most, and ``longest``, as many pages as a row or a path has at most.
     """
-    run = ServerRun(engine, config, sampled=texts.token)  # type: ignore[arg-type]
+    # Why a request was retracted, and how much of a text may be found, is not recorded.
+    run = ServerRun(engine, config, sampled=texts.token, wastes=False)  # type: ignore[arg-type]
     run.law.state = _with_indices(run.law.state, config["longest"])
     run.law.names = replace(run.law.names, node=partial(_node_name, run, texts))
     run.operations = {PLAY: partial(_play, run, engine)}
