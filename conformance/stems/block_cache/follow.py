@@ -246,7 +246,7 @@ class Follower:
         last = {move.request: at for at, move in enumerate(moves) if move.request in loads}
         of_loads: dict[int, list[Move]] = {request: [] for request in loads}
         for at, move in enumerate(moves):
-            if move.request is None or move.request not in of_loads:
+            if move.request is None or move.request not in of_loads or self._gives_up_kept(move):
                 self._move(move, known, passes)
                 continue
             own = of_loads[move.request]
@@ -257,6 +257,10 @@ class Follower:
                 for other in own:
                     if other.kind not in ("touch", "get"):
                         self._move(other, known, passes)
+
+    def _gives_up_kept(self, move: Move) -> bool:
+        """Blocks are given back that a request has kept after a transfer that failed."""
+        return move.kind in GIVES_BACK and move.request is not None and {*move.blocks} <= {*self.holds(move.request), NULL}
 
     def _admit_into(self, request: int, group: int, moves: Sequence[Move], known: Mapping[int, Known]) -> None:
         """A request gets a row of this group for a transfer that begins at once, with what was found for it."""
