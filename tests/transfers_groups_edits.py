@@ -44,7 +44,7 @@ BUGS = {
     # Who computes the prompt computes its last token, too.
     "prompt_is_not_made_shorter": _base("_truncate_request_for_prefill", "backoff\n", "False\n"),
     # The last of the blocks for the states of drafts is taken for the one with the state.
-    "state_of_a_draft": Edit(f"{NIXL}.base_scheduler", "clip_ssm_state_blocks", "blocks = blocks[:-num_scratch]", "pass"),
+    "state_of_a_draft": Edit(f"{NIXL}.base_scheduler", "clip_ssm_state_blocks", "blocks[:-num_scratch]", "blocks"),
     # A transfer that has failed counts as done.
     "failed_load_counts": _scheduler("_handle_failed_recving", "request.num_computed_tokens = 0", "pass"),
     # The blocks of a transfer that has failed are not given back.
@@ -67,8 +67,8 @@ BUGS = {
     "goes_on_without_a_state": _scheduler(
         "schedule", "if hit_diverged and num_external_computed_tokens == 0:", "if False:"
     ),
-    # A load does not wait for steps in flight that use its blocks (vLLM pull request 45357).
-    "load_does_not_wait": _scheduler("schedule", "and self.sched_step_seq > self.processed_step_seq", "and False"),
+    # Blocks do not wait for the steps in flight that use them, so that a load gets them (vLLM pull request 45357).
+    "blocks_do_not_wait": _scheduler("__init__", "self.defer_block_free = True", "pass"),
     # A group of layers skips one block too many of what is loaded.
     "load_skips_too_much": Edit(
         SINGLE,
@@ -87,8 +87,10 @@ HARMLESS = {
         'params.get("do_remote_prefill"):',
         "False:",
     ),
-    # Each load waits until no step is in flight.
-    "each_load_waits": _scheduler("schedule", "and self.defer_async_loads", "and True"),
+    # What has left the window when a request ends is given back with the rest.
+    "window_stays_at_the_end": _scheduler(
+        "_connector_finished", "request.num_computed_tokens - request.num_in_flight_tokens", "0"
+    ),
 }
 OF_SERVERS = {"transfers": st.just(True), "host": st.none(), "layers": st.sampled_from((1, 2, 3, 4, 5))}
 LEFT_OUT = (*KNOWN, Exclusion.WINDOW_BEFORE_LOADS, Exclusion.BOTH_WAYS)

@@ -260,7 +260,9 @@ class Follower:
 
     def _gives_up_kept(self, move: Move) -> bool:
         """Blocks are given back that a request has kept after a transfer that failed."""
-        return move.kind in GIVES_BACK and move.request is not None and {*move.blocks} <= {*self.holds(move.request), NULL}
+        return (
+            move.kind in GIVES_BACK and move.request is not None and {*move.blocks} <= {*self.holds(move.request), NULL}
+        )
 
     def _admit_into(self, request: int, group: int, moves: Sequence[Move], known: Mapping[int, Known]) -> None:
         """A request gets a row of this group for a transfer that begins at once, with what was found for it."""

@@ -225,7 +225,8 @@ class BlockCacheMachine(StemMachine):
             config = {**config, "requests": 1}
         if self.excludes(Exclusion.MOVED_HASHES) and states:
             config = {**config, "steps_in_flight": 1}
-        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and (retention != 0 or config["eagle"]):
+        others = config["transfers"] and "host" not in config  # of which states may lag behind attention
+        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and (retention != 0 or config["eagle"] or others):
             config = {**config, "layers": _without_checkpoints(config["layers"])}
         return config
 
