@@ -68,7 +68,6 @@ class VLLMScheduler:
         self._size = self._manager.block_pool.hash_block_size  # tokens
         self._watched = Moves(self._scheduler, release.has_copies)
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
-        self._server = self._connector if isinstance(self._connector, ServerConnector) else None
         self._host = self._connector if isinstance(self._connector, HostConnector | HostPoolConnector) else None
         self._loading: dict[int, RequestLoad] = {}
         self._checkpoints: dict[tuple[int, int, int], int] = {}  # by request, group and block its place
@@ -96,8 +95,8 @@ class VLLMScheduler:
         """``add_request``."""
         self._watched.begin()
         asked, said = TransferParams(elsewhere, sends), None
-        if self._server is not None:
-            tokens, said = self._server.comes(request, tokens, asked)
+        if isinstance(self._connector, ServerConnector):
+            tokens, said = self._connector.comes(request, tokens, asked)
         elif self._connector is not None:
             self._connector.asked[str(request)] = asked
         made = self._release.request(
@@ -148,22 +147,23 @@ class VLLMScheduler:
         delivered = {int(name): list(answered[name].new_token_ids) for name in names if name in answered}
         gone = tuple(sorted(int(name) for name, request in before.items() if request.is_finished()))
         sends = {} if self._connector is None else self._connector.ended()
-        return Completed(delivered, gone, sends, {} if self._server is None else self._server.read())
+        reads = self._connector.read() if isinstance(self._connector, ServerConnector) else {}
+        return Completed(delivered, gone, sends, reads)
 
     def _transferred(self, transfers: Transfers) -> Any:
         """What the workers' half of the connector says; ``None`` without transfers."""
-        if self._connector is None:
+        connector = self._connector
+        if connector is None:
             return None
-        if self._server is not None:
-            failed = map(str, transfers.failed if self._server.half.names_failures else ())
-            return self._release.transferred(
-                [*map(str, transfers.received)], [*map(str, transfers.sent)], (), failed=[*failed]
-            )
+        if isinstance(connector, ServerConnector):
+            came, read = [*map(str, transfers.received)], [*map(str, transfers.sent)]
+            failed = [*map(str, transfers.failed)] if connector.half.names_failures else []
+            return self._release.transferred(came, read, (), failed=failed)
         lost: list[int] = []
         for request, end in transfers.received.items():
             load = self._loading.pop(request)
-            if end == load.first and self._connector is not None:
-                self._connector.failed(request)
+            if end == load.first:
+                connector.failed(request)
             size = self._setup.block_size
             lost += [block for table in load.tables for block in table[end // size : -(-load.end // size)]
                      if end < load.end]  # fmt: skip

@@ -99,8 +99,8 @@ class BlockCacheConfig(TypedDict):
     publishes KV events. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a transfer
     of which nothing came is offered again. ``failure``: what becomes of a request of whose transfer a part did not
     come: it computes that part (``recompute``), or ends with an error (``fail``). ``both_ways``: other servers also
-    read what was computed for an answer. ``host``: host memory behind the blocks, in place of other servers. ``tuning``:
-    options that most servers do not set.
+    read what was computed for an answer. ``host``: host memory behind the blocks, in place of other servers.
+    ``tuning``: options that most servers do not set.
     """
 
     block_size: PageSize

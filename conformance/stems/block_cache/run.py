@@ -158,7 +158,8 @@ class BlockCacheRun:
         than one group with full attention.
         """
         one_group = [group["kind"] for group in self.config["layers"]] == [FULL]
-        return not one_group and (sends or elsewhere > 0) and elsewhere < length
+        goes_on = elsewhere > 0 and self.config.get("both_ways", False)
+        return not one_group and (sends or goes_on) and elsewhere < length
 
     def _read(self, request: int, count: int | None) -> list[int]:
         """The tokens of a request that another server reads: all but the last, or so many. Where these are more than
@@ -390,9 +391,7 @@ class BlockCacheRun:
 
     # What the driver needs.
 
-    def _explain(
-        self, step: Launched | None = None, preempted: Sequence[int] = (), sends: Sequence[int] = ()
-    ) -> None:
+    def _explain(self, step: Launched | None = None, preempted: Sequence[int] = (), sends: Sequence[int] = ()) -> None:
         self.follower.call(self.engine.moves, self.seen.requests, step, preempted, sends)
 
     def note(self, wrong: Misread | None) -> None:
