@@ -206,6 +206,9 @@ class BlockCacheMachine(StemMachine):
             config["reoffers"] = False
         if self.excludes(Exclusion.BOTH_WAYS) and config.get("both_ways"):
             config["both_ways"] = False
+        of_servers = config["transfers"] and "host" not in config and config["layers"] != [ATTENTION]
+        if self.excludes(Exclusion.LISTS_WITH_LOOKAHEAD) and of_servers:
+            config["eagle"] = False
         if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and WINDOWED in config["layers"]:
             config["events"] = False
         if config.get("tuning", {}).get("match") is not None and config["tuning"]["match"] < config["block_size"]:
