@@ -78,7 +78,7 @@ CONFIG = {
     "transfers": st.sampled_from((False, False, True)),
     "reoffers": st.booleans(),
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
-    "host": st.sampled_from((None, *HOSTS, *HOST_POOLS)),
+    "host": st.sampled_from((None, None, None, None, *HOSTS, *HOST_POOLS)),  # without host memory between servers
     "tuning": st.sampled_from(TUNINGS),
 }
 LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
