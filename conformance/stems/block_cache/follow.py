@@ -437,7 +437,7 @@ class Follower:
         Where the scheduler does not say for whom, these are rows that were kept: those of the request that holds
         exactly these blocks, else all.
         """
-        if move.request is not None and move.request in self.here and self.here[move.request].rows:
+        if move.request is not None and move.request in self.here and not self.here[move.request].gives_up:
             return self.here[move.request].rows
         blocks = {block for block in move.blocks if block != NULL}
         of_request = [one for request, one in self.kept if request == move.request]
