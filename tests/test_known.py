@@ -70,6 +70,8 @@ READ: list[tuple[str, StrEnum]] = [
     ("block_cache", BlockCacheExclusion.ABORTED_LOADS),
     ("block_cache", BlockCacheExclusion.RESET_IN_FLIGHT),
     ("block_cache", BlockCacheExclusion.SALTS),
+    ("block_cache", BlockCacheExclusion.WINDOW_BEFORE_LOADS),
+    ("block_cache", BlockCacheExclusion.FAILED_LOADS),
     *(("host_tier", member) for member in HostTierExclusion),
 ]
 # Seeds with which few runs have something rare to leave out; with others a test would have to draw hundreds.
@@ -202,6 +204,14 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.EVENTS_OF_WINDOWS: (
         {"layers": [WINDOWED], "drafts": 2, "events": True},
         {"layers": [WINDOWED], "drafts": 2, "events": False},
+    ),
+    BlockCacheExclusion.BOTH_WAYS: (
+        {"layers": [WINDOWED], "transfers": True, "both_ways": True},
+        {"layers": [WINDOWED], "transfers": True, "both_ways": False},
+    ),
+    BlockCacheExclusion.LISTS_WITH_LOOKAHEAD: (
+        {"layers": [WINDOWED], "transfers": True, "drafts": 1, "eagle": True},
+        {"layers": [WINDOWED], "transfers": True, "drafts": 1, "eagle": False},
     ),
     BlockCacheExclusion.CROWDED_LOADS: ({"transfers": True}, {"transfers": True, "blocks": 80}),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),

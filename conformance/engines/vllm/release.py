@@ -21,15 +21,17 @@ import msgspec
 import torch
 
 from conformance.driver.exception_origin import StandIn
-from conformance.driver.protocol import Unsupported
+from conformance.driver.protocol import Json, Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
 from conformance.engines.vllm import host_connector, host_pool, settings
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.names import DigestTexts
+from conformance.engines.vllm.server_connector import ServerConnector, ServerHalf
 from conformance.engines.vllm.settings import Setup, Tuning
 from conformance.engines.vllm.transfers import AllGroups, Factory, StandInConnector
+from conformance.stems.block_cache.protocol import MAMBA
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
 REAL = frozenset({"packaging", "torch", "numpy", "msgspec", "cbor2", "regex", "psutil"})
@@ -50,6 +52,7 @@ STUBBED = (
     "vllm.distributed.kv_transfer.kv_connector.v1",
     "vllm.distributed.kv_transfer.kv_connector.v1.base",
     "vllm.distributed.kv_transfer.kv_connector.v1.metrics",
+    "vllm.distributed.kv_transfer.kv_connector.v1.nixl",
     "vllm.distributed.parallel_state",
     "vllm.forward_context",
     "vllm.inputs",
@@ -96,6 +99,9 @@ NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sche
 UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
 SCHEDULER, RETENTION = "v1.core.sched.scheduler", "prefix_cache_retention_interval"
 CHECKPOINT = "model_executor.layers.mamba.checkpoint"
+NIXL = "distributed.kv_transfer.kv_connector.v1.nixl"
+SERVERS = (f"{NIXL}.pull_scheduler", f"{NIXL}.scheduler")
+SERVER_HALVES = ("NixlPullConnectorScheduler", "NixlConnectorScheduler")
 
 
 class VLLMRelease:
@@ -232,17 +238,18 @@ class VLLMRelease:
         size: int,
         names: DigestTexts,
         lookahead: int = 0,
+        transfers: Json | None = None,
     ) -> Any:
         """A Request with a prompt. ``mark``: 0, or what the hash of its text must distinguish: an odd mark is a LoRA
         adapter, an even one a cache salt that has the name of the adapter with the mark before. ``names`` gets what the
-        request hashes.
+        request hashes. ``transfers``: what the client says of transfers between servers.
         """
         name = f"name{(mark + 1) // 2}"
         more: dict[str, Any] = {"eos_token_id": None} if "eos_token_id" in self._of_a_request else {}
         return self._request_class(
             request_id=str(number),
             prompt_token_ids=list(tokens),
-            sampling_params=settings.sampling(outputs),
+            sampling_params=settings.sampling(outputs, transfers),
             pooling_params=None,
             arrival_time=float(number),
             lora_request=settings.adapter(mark, name) if mark % 2 else None,
@@ -325,6 +332,8 @@ class VLLMRelease:
                 raise Unsupported("which blocks the release keeps to copy states to host memory is not known")
             make = partial(host_pool.made, sizes=sizes) if setup.host.pool else host_connector.made
             vars(config.kv_transfer_config)["connector"] = partial(make, self.imported, host=setup.host)
+        if setup.has_server_connector:
+            vars(config.kv_transfer_config)["connector"] = partial(self._server_connector, setup=setup)
         build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(
             vllm_config=config,
@@ -467,22 +476,52 @@ class VLLMRelease:
         """Lists of blocks that are given back, each once a step in flight is done."""
         return [blocks for _, blocks in getattr(scheduler, "deferred_frees", ())]
 
-    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostCopies:
+    def _server_connector(self, config: Any, groups: Any, setup: Setup) -> ServerConnector:
+        """The release's own connector between servers, the scheduler's half."""
+        module = next((name for name in SERVERS if self.imported.has(name)), None)
+        if module is None:
+            raise Unsupported("no connector between servers of the release takes other layers than full attention")
+        text = self.imported.text(module) + self.imported.text(module.replace("pull_", "base_"))
+        if any(group["kind"] == MAMBA for group in setup.layers) and "_ssm_spec_blocks" not in text:
+            raise Unsupported("the release's connector between servers does not say which state it sends")
+        known = self.imported.module(module)
+        made = next(getattr(known, name) for name in SERVER_HALVES if hasattr(known, name))
+        real = made(config, "engine", groups)
+        half = ServerHalf(
+            real,
+            clip=getattr(real, "get_exchange_clipped_blocks", None) or real.get_sw_clipped_blocks,
+            comes=getattr(real, "on_new_request", settings.nothing),
+            told=getattr(real, "update_connector_output", settings.nothing),
+            diverges="def supports_divergent_local_hybrid_hits" in self.imported.text(f"{NIXL}.connector"),
+            names_failures="failed_recving" in {field.name for field in fields(self._outputs.KVConnectorOutput)},
+        )
+        return ServerConnector(half, setup)
+
+    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostCopies | ServerConnector:
         """The connector of a scheduler with transfers."""
-        if setup.host is not None:
-            own: HostCopies = scheduler.connector
+        if setup.host is not None or setup.has_server_connector:
+            own: HostCopies | ServerConnector = scheduler.connector
             return own
         made: StandInConnector = scheduler.connector
         made.unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))
         made.size, made.reoffers = setup.block_size, setup.reoffers
         return made
 
-    def transferred(self, received: Sequence[str], sent: Sequence[str], lost: Sequence[int], told: Any = None) -> Any:
+    def transferred(
+        self,
+        received: Sequence[str],
+        sent: Sequence[str],
+        lost: Sequence[int],
+        told: Any = None,
+        failed: Sequence[str] = (),
+    ) -> Any:
         """The KVConnectorOutput of a step: requests whose transfers are done, and the blocks that did not come.
 
-        ``told``: what the workers' half of a connector to host memory says, ``None`` without one.
+        ``told``: what the workers' half of a connector to host memory says, ``None`` without one. ``failed``: of the
+        requests whose transfers are done, those whose transfers have failed.
         """
         more = {} if told is None else {"kv_connector_worker_meta": told}
+        more |= {"failed_recving": set(failed)} if failed else {}
         return self._outputs.KVConnectorOutput(
             finished_sending=set(sent), finished_recving=set(received), invalid_block_ids=set(lost), **more
         )

@@ -14,6 +14,7 @@ from conformance.engines.vllm.moves import Moves
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.recording.block_hooks import numbers
 from conformance.engines.vllm.release import VLLMRelease
+from conformance.engines.vllm.server_connector import ServerConnector
 from conformance.engines.vllm.settings import HostTier, Setup, Tuning
 from conformance.engines.vllm.transfers import TransferParams
 from conformance.stems.block_cache.protocol import (
@@ -93,10 +94,13 @@ class VLLMScheduler:
     ) -> None:
         """``add_request``."""
         self._watched.begin()
-        if self._connector is not None:
-            self._connector.asked[str(request)] = TransferParams(elsewhere, sends)
+        asked, said = TransferParams(elsewhere, sends), None
+        if isinstance(self._connector, ServerConnector):
+            tokens, said = self._connector.comes(request, tokens, asked)
+        elif self._connector is not None:
+            self._connector.asked[str(request)] = asked
         made = self._release.request(
-            request, tokens, outputs, mark, priority, self._size, self._names, self._setup.hash_lookahead
+            request, tokens, outputs, mark, priority, self._size, self._names, self._setup.hash_lookahead, said
         )
         self._scheduler.add_request(made)
 
@@ -142,17 +146,24 @@ class VLLMScheduler:
         answered = {answer.request_id: answer for each in answers.values() for answer in each.outputs}
         delivered = {int(name): list(answered[name].new_token_ids) for name in names if name in answered}
         gone = tuple(sorted(int(name) for name, request in before.items() if request.is_finished()))
-        return Completed(delivered, gone, {} if self._connector is None else self._connector.ended())
+        sends = {} if self._connector is None else self._connector.ended()
+        reads = self._connector.read() if isinstance(self._connector, ServerConnector) else {}
+        return Completed(delivered, gone, sends, reads)
 
     def _transferred(self, transfers: Transfers) -> Any:
         """What the workers' half of the connector says; ``None`` without transfers."""
-        if self._connector is None:
+        connector = self._connector
+        if connector is None:
             return None
+        if isinstance(connector, ServerConnector):
+            came, read = [*map(str, transfers.received)], [*map(str, transfers.sent)]
+            failed = [*map(str, transfers.failed)] if connector.half.names_failures else []
+            return self._release.transferred(came, read, (), failed=failed)
         lost: list[int] = []
         for request, end in transfers.received.items():
             load = self._loading.pop(request)
-            if end == load.first and self._connector is not None:
-                self._connector.failed(request)
+            if end == load.first:
+                connector.failed(request)
             size = self._setup.block_size
             lost += [block for table in load.tables for block in table[end // size : -(-load.end // size)]
                      if end < load.end]  # fmt: skip
@@ -300,8 +311,6 @@ def _setup(config: Json) -> Setup:
         raise Unsupported("one to four steps are in flight")
     if config.get("eagle") and (not drafts or config["layers"][0]["kind"] == MAMBA):
         raise Unsupported("an EAGLE head drafts, and is in the first group, which has attention")
-    if config.get("transfers") and not config.get("host") and config["layers"] != [{"kind": FULL}]:
-        raise Unsupported("transfers between servers are driven with one group of layers, which has full attention")
     if config.get("host") and not config.get("transfers"):
         raise Unsupported("host memory is behind a connector, which transfers need")
     retention = config.get("tuning", {}).get("retention") or 0
@@ -332,6 +341,8 @@ def _setup(config: Json) -> Setup:
         transfers=config.get("transfers", False),
         reoffers=config.get("reoffers", False),
         failure=config.get("failure", "recompute"),
+        layers=tuple(config["layers"]),
+        both_ways=config.get("both_ways", False),
         host=_host(config.get("host")),
         tuning=_tuning(config.get("tuning", {})),
     )

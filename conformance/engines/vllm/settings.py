@@ -7,11 +7,13 @@ verdict (``conformance.driver.exception_origin.StandIn``). None of the objects d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from conformance.driver.exception_origin import StandIn
+from conformance.driver.protocol import Json
+from conformance.stems.block_cache.protocol import FULL
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Setup:
     cached at block boundaries. ``events``: the pool says what it stores and removes. ``transfers``: KV cache comes from
     other servers and is read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``:
     ``recompute`` or ``fail``, what becomes of a request of whose transfer a part did not come. ``host``: host memory in
-    place of other servers. ``tuning``: options that most servers do not set.
+    place of other servers. ``tuning``: options that most servers do not set. ``layers``: the groups of layers, as in
+    the configuration of a run. ``both_ways``: who answers also lets other servers read what it has computed.
     """
 
     block_size: int
@@ -82,6 +85,15 @@ class Setup:
     failure: str = "recompute"
     host: HostTier | None = None
     tuning: Tuning = Tuning()
+    layers: Sequence[Json] = ()
+    both_ways: bool = False
+
+    @property
+    def has_server_connector(self) -> bool:
+        """KV cache of several groups of layers, or of other layers than such with full attention, moves between
+        servers: vLLM's own connector decides about it.
+        """
+        return self.transfers and self.host is None and [group["kind"] for group in self.layers] != [FULL]
 
     @property
     def stages(self) -> int:
@@ -117,7 +129,7 @@ def config(setup: Setup) -> StandIn:
         kv_events_config=StandIn(enable_kv_cache_events=True, publisher="null") if setup.events else None,
         kv_transfer_config=_transfers(setup) if setup.transfers else None,
         ec_transfer_config=None,
-        ec_manager_config=StandIn(get_encoder_cache_manager_obj=_nothing),
+        ec_manager_config=StandIn(get_encoder_cache_manager_obj=nothing),
         aux_output_config=StandIn(enabled=False),
         lora_config=None,
         is_mm_encoder_only=False,
@@ -148,13 +160,24 @@ def _scheduler(setup: Setup) -> StandIn:
         prefill_schedule_interval=setup.tuning.interval,
         scheduler_reserve_full_isl=setup.tuning.whole,
         async_scheduling=setup.steps_in_flight > 1,
+        **({"disable_hybrid_kv_cache_manager": False} if setup.has_server_connector else {}),
     )
 
 
 def _transfers(setup: Setup) -> StandIn:
     return StandIn(
-        kv_load_failure_policy=setup.failure, is_kv_consumer=True, is_kv_producer=True, is_kv_transfer_instance=True
+        kv_load_failure_policy=setup.failure,
+        is_kv_consumer=True,
+        is_kv_producer=True,
+        is_kv_transfer_instance=True,
+        **(_of_servers(setup) if setup.has_server_connector else {}),
     )
+
+
+def _of_servers(setup: Setup) -> dict[str, Any]:
+    """What the connector between servers reads beside the rest: a load of a few tokens is worth while."""
+    extra = {"bidirectional_kv_xfer": setup.both_ways, "kv_recompute_threshold": 0}
+    return {"get_from_extra_config": extra.get, "kv_buffer_device": "cuda"}
 
 
 def _cache(setup: Setup) -> StandIn:
@@ -210,6 +233,7 @@ def _parallel(setup: Setup) -> StandIn:
         prefill_context_parallel_size=1,
         pipeline_parallel_size=setup.stages,
         cp_kv_cache_interleave_size=1,
+        **({"tensor_parallel_size": 1} if setup.has_server_connector else {}),
         **(_PARALLEL_WITH_HOST | {"world_size": setup.stages} if setup.host is not None else {}),
     )
 
@@ -244,15 +268,17 @@ def _speculation(setup: Setup) -> StandIn:
     )
 
 
-def sampling(outputs: int) -> StandIn:
-    """The object that stands in for the ``SamplingParams`` of a request: it ends after ``outputs`` tokens."""
+def sampling(outputs: int, transfers: Json | None = None) -> StandIn:
+    """The object that stands in for the ``SamplingParams`` of a request: it ends after ``outputs`` tokens.
+    ``transfers``: what the client says of transfers between servers.
+    """
     return StandIn(
         max_tokens=outputs,
         min_tokens=0,
         ignore_eos=True,
         eos_token_id=None,
         stop_token_ids=[],
-        extra_args=None,
+        extra_args=None if transfers is None else {"kv_transfer_params": transfers},
         logprobs=None,
         num_logprobs=None,
         prompt_logprobs=None,
@@ -278,7 +304,7 @@ def no_grammar() -> StandIn:
 
 def no_images() -> StandIn:
     """The object that stands in for the registry of multi-modal inputs."""
-    return StandIn(supports_multimodal_inputs=_always(False), get_encdec_max_encoder_len=_nothing)
+    return StandIn(supports_multimodal_inputs=_always(False), get_encdec_max_encoder_len=nothing)
 
 
 def is_first_rank() -> bool:
@@ -294,7 +320,11 @@ def same(features: Any, *_: Any, **__: Any) -> Any:
 def platform() -> StandIn:
     """The object that stands in for the machine: one with CUDA, as far as the bookkeeping asks."""
     return StandIn(
-        is_xpu=_always(False), is_pin_memory_available=_always(False), register_custom_kv_cache_specs=_nothing
+        is_xpu=_always(False),
+        is_pin_memory_available=_always(False),
+        register_custom_kv_cache_specs=nothing,
+        device_type="cuda",
+        get_nixl_supported_devices=dict,
     )
 
 
@@ -302,5 +332,5 @@ def _always(value: bool) -> Callable[..., bool]:
     return lambda *_, **__: value
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
+def nothing(*_: Any, **__: Any) -> None:
+    """Stands for what does nothing."""

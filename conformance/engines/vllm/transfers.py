@@ -145,7 +145,8 @@ class StandInConnector(AllGroups):
 
 class Factory:
     """Stands for the factory of connectors: a scheduler with transfers gets a ``StandInConnector``, one with host
-    memory the release's own (``conformance.engines.vllm.host_connector``).
+    memory the release's own (``conformance.engines.vllm.host_connector``), and so does one with transfers of several
+    groups of layers (``conformance.engines.vllm.server_connector``).
     """
 
     @staticmethod

@@ -98,8 +98,9 @@ class BlockCacheConfig(TypedDict):
     ``policy``: which request goes first. ``max_length``: the most tokens of a request. ``events``: an engine that can
     publishes KV events. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a transfer
     of which nothing came is offered again. ``failure``: what becomes of a request of whose transfer a part did not
-    come: it computes that part (``recompute``), or ends with an error (``fail``). ``host``: host memory behind the
-    blocks, in place of other servers. ``tuning``: options that most servers do not set.
+    come: it computes that part (``recompute``), or ends with an error (``fail``). ``both_ways``: other servers also
+    read what was computed for an answer. ``host``: host memory behind the blocks, in place of other servers.
+    ``tuning``: options that most servers do not set.
     """
 
     block_size: PageSize
@@ -118,6 +119,7 @@ class BlockCacheConfig(TypedDict):
     transfers: NotRequired[bool]
     reoffers: NotRequired[bool]
     failure: NotRequired[Literal["recompute", "fail"]]
+    both_ways: NotRequired[bool]
     host: NotRequired[HostConfig]
     tuning: NotRequired[TuningConfig]
 

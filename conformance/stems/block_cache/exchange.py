@@ -121,7 +121,7 @@ class Exchange:
             self._flush(step)
         size = self._size
         end = max(load.first, (-(-load.end // size) - lost) * size) if lost else load.end
-        self._workers.received(request, load, text[:end])
+        self._workers.received(request, load, text, end)
         self._received[request] = end
 
     def begins(self) -> None:

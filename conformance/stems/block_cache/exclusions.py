@@ -20,6 +20,10 @@ class BlockCacheExclusion(StrEnum):
     PARTS_IN_ONE_STEP = "block_cache.parts_in_one_step"  # two requests in a step where it finds parts of blocks
     MOVED_HASHES = "block_cache.moved_hashes"  # two or more steps in flight where it finds parts of blocks
     CHECKPOINTS_AFTER_PARTS = "block_cache.checkpoints_after_parts"  # passes that leave a state inside, where it does
+    WINDOW_BEFORE_LOADS = "block_cache.window_before_loads"  # loads of whole prompts whose last token begins a window
+    FAILED_LOADS = "block_cache.failed_loads"  # transfers that fail, of other layers than one group with full attention
+    BOTH_WAYS = "block_cache.both_ways"  # transfers that also go back from who answers
+    LISTS_WITH_LOOKAHEAD = "block_cache.lists_with_lookahead"  # an EAGLE head where other layers have transfers
     CROWDED_LOADS = "block_cache.crowded_loads"  # transfers where the blocks are not enough for all requests together
     HOST_RESET_AGAIN = "block_cache.host_reset_again"  # two resets of host memory without a step between them
     HOST_RESET_UNDER_LOAD = "block_cache.host_reset_under_load"  # resets of host memory while a request loads from it

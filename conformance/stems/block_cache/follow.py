@@ -91,6 +91,7 @@ class FollowedRequest:
 
     ``tokens``: its text so far, the prompt and what was sampled. ``computed``: how many of them launched passes have
     computed, without drafts that are not verified. ``drafts``: of each of its passes in flight, how many drafts it has.
+    ``gives_up``: the scheduler may still show blocks of it which it does not go on with.
     """
 
     story: int
@@ -98,6 +99,7 @@ class FollowedRequest:
     rows: list[int] = field(default_factory=list)
     computed: int = 0
     drafts: list[int] = field(default_factory=list)
+    gives_up: bool = False
 
 
 def without_withdrawn(moves: Sequence[Move]) -> list[Move]:
@@ -190,9 +192,11 @@ class Follower:
         known: Mapping[int, Known],
         step: Launched | None = None,
         preempted: Sequence[int] = (),
+        sends: Sequence[int] = (),
     ) -> None:
         """Explains one call. ``known``: the requests as the scheduler shows them then. ``step``: what it launched.
-        ``preempted``: the requests that a call which launches nothing has preempted.
+        ``preempted``: the requests that a call which launches nothing has preempted. ``sends``: the requests that have
+        ended, and whose blocks another server reads from now on.
         """
         passes: Mapping[int, RequestPass] = step.passes if step is not None else {}
         again = {request for request, one in passes.items() if one.kind != "running"}
@@ -216,6 +220,8 @@ class Follower:
             self._defers(request, known)
         for request in {} if step is None else step.loads:
             self.jobs.loads(request, self.must_know(request).rows)
+        for request in sends:  # what has left the window is given up before
+            self.jobs.sends(request, self.here[request].rows)
         for request in [r for r in self.here if r not in known]:
             self._ends(request)
         for request in self.here:
@@ -240,7 +246,7 @@ class Follower:
         last = {move.request: at for at, move in enumerate(moves) if move.request in loads}
         of_loads: dict[int, list[Move]] = {request: [] for request in loads}
         for at, move in enumerate(moves):
-            if move.request is None or move.request not in of_loads:
+            if move.request is None or move.request not in of_loads or self._gives_up_kept(move):
                 self._move(move, known, passes)
                 continue
             own = of_loads[move.request]
@@ -251,6 +257,12 @@ class Follower:
                 for other in own:
                     if other.kind not in ("touch", "get"):
                         self._move(other, known, passes)
+
+    def _gives_up_kept(self, move: Move) -> bool:
+        """Blocks are given back that a request has kept after a transfer that failed."""
+        return (
+            move.kind in GIVES_BACK and move.request is not None and {*move.blocks} <= {*self.holds(move.request), NULL}
+        )
 
     def _admit_into(self, request: int, group: int, moves: Sequence[Move], known: Mapping[int, Known]) -> None:
         """A request gets a row of this group for a transfer that begins at once, with what was found for it."""
@@ -304,7 +316,7 @@ class Follower:
             if not self._free:  # there are rows for all that run, and for all that steps in flight or transfers use
                 left = sorted(request for request, _ in self.kept)
                 raise Finding(QUIESCENT, NOTHING_HELD, f"the blocks of requests {left}, which have left, are not free")
-            one.rows, one.computed = self._free.pop(0), 0
+            one.rows, one.computed, one.gives_up = self._free.pop(0), 0, False
             if self.economy is not None:
                 self.economy.admits(request, one.rows, one.story, len(one.tokens))
         return one.rows[group]
@@ -425,7 +437,7 @@ class Follower:
         Where the scheduler does not say for whom, these are rows that were kept: those of the request that holds
         exactly these blocks, else all.
         """
-        if move.request is not None and move.request in self.here:
+        if move.request is not None and move.request in self.here and not self.here[move.request].gives_up:
             return self.here[move.request].rows
         blocks = {block for block in move.blocks if block != NULL}
         of_request = [one for request, one in self.kept if request == move.request]
@@ -513,9 +525,14 @@ class Follower:
         if (one := self.here.get(request)) is not None:
             one.computed = computed
 
-    def sends(self, request: int) -> None:
-        """A request has ended, and another server reads its blocks from now on."""
-        self.jobs.sends(request, self.here[request].rows)
+    def lost(self, request: int) -> None:
+        """A transfer into the blocks of a request has failed, and the scheduler counts nothing of what it wrote: the
+        request gives up its blocks.
+        """
+        if (one := self.here.get(request)) is not None:
+            self._keep(request, replace(one))
+            one.rows, one.computed, one.gives_up = [], 0, True
+        self.jobs.loaded(request, Length(0, 0))
 
     # What was verified.
 

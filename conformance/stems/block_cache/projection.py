@@ -98,7 +98,7 @@ def of_requests(known: Mapping[int, Known], here: Mapping[int, FollowedRequest])
         if shown is None:
             yield f"request {request} has not ended, and the scheduler does not have it"
             continue
-        if not one.rows and any(any(blocks) for blocks in shown.tables):
+        if not one.rows and not one.gives_up and any(any(blocks) for blocks in shown.tables):
             yield f"request {request} has blocks, and nobody gave it any"
         counted = one.computed + sum(one.drafts)
         waits_with_blocks = bool(one.rows) and not one.drafts and shown.status != "running"

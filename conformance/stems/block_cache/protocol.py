@@ -72,7 +72,9 @@ class RequestLoad(NamedTuple):
     orders the transfer behind a step that is in flight when it begins, so no such step may use a block that it writes;
     the blocks are kept until the scheduler is told that the transfer is done, also where the request is aborted.
     ``job``, ``copies``: of a transfer from host memory its number, and what it copies, each as a place in host memory
-    and a block.
+    and a block. ``has``: where the tables are those of several groups, so many tokens the other server has computed: of
+    layers with states it has the state after them. Then a table has only the blocks that the transfer writes, each at
+    the place whose contents it gets.
     """
 
     first: int
@@ -80,6 +82,7 @@ class RequestLoad(NamedTuple):
     tables: Tables
     job: int = 0
     copies: Copies = ()
+    has: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,12 +131,13 @@ class Completed:
 
     ``delivered``: the sampled tokens that each request keeps. ``finished``: requests that are done. ``sends``: those of
     them whose blocks another server reads from now on, with these blocks; they are kept until the scheduler is told
-    that they were read.
+    that they were read. ``reads``: of these how many tokens the other server reads, all but the last if left out.
     """
 
     delivered: Mapping[int, Sequence[int]]
     finished: tuple[int, ...] = ()
     sends: Mapping[int, Tables] = field(default_factory=dict)
+    reads: Mapping[int, int] = field(default_factory=dict)
 
 
 class Known(NamedTuple):
@@ -183,13 +187,15 @@ class BlockCacheEngine(Engine, Protocol):
     cache comes from other servers and is read by them, ``False`` if left out), ``reoffers`` (a transfer of which
     nothing came is offered again, ``False`` if left out), ``failure`` (what an engine that has the choice does with a
     request of whose transfer a part did not come: ``recompute``, if left out, or ``fail``, which ends it with an
-    error), ``host`` (host memory to which computed blocks are copied and from which they are loaded, no such memory if
-    left out; with ``transfers``, and then no KV cache comes from other servers: ``slots``, ``blocks_per_slot``,
-    ``policy``, ``threshold``: how often a block is offered before it is copied, ``prompt_only``, and ``pool``: host
-    memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks until it is done, see
-    ``HostConfig``), ``tuning`` (an engine may have none of these; ``retention``: layers with a window or with states
-    keep a prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where
-    it is not 0, at each block if left out; ``watermark``: a request is admitted beside others only where so many blocks
+    error), ``both_ways`` (of other layers than one group with full attention: other servers also read what is computed
+    for an answer, and the next turn loads it, ``False`` if left out), ``host`` (host memory to which computed blocks
+    are copied and from which they are loaded, no such memory if left out; with ``transfers``, and then no
+    KV cache comes from other servers: ``slots``, ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is
+    offered before it is copied, ``prompt_only``, and ``pool``: host memory is a pool of blocks with a prefix cache of
+    its own, and a copy holds its device blocks until it is done, see ``HostConfig``), ``tuning`` (an engine may have
+    none of these; ``retention``: layers with a window or with states keep a prefix in the prefix cache at the end of
+    a prompt and where texts part, and every ``retention`` tokens where it is not 0, at each block if left out;
+    ``watermark``: a request is admitted beside others only where so many blocks
     stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where
     its whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so
     many tokens, not of whole blocks alone, and a request goes on in a copy of the last block; ``junctions``,
@@ -215,7 +221,10 @@ class BlockCacheEngine(Engine, Protocol):
         ``mark``: what the hash of its text must distinguish beside the tokens, 0 for nothing. ``priority``: a smaller
         number goes first, with the policy ``priority``. ``elsewhere``: another server has computed that many first
         tokens of the prompt; what this server does not have of them is transferred before the request runs. ``sends``:
-        another server reads its blocks when it has ended, unless it is aborted. Both with ``transfers`` alone.
+        another server reads its blocks when it has ended, unless it is aborted. Both with ``transfers`` alone. With
+        other layers than one group with full attention, a part of the prompt is elsewhere only ``both_ways``; a prompt
+        of which not all is elsewhere is computed for another server, and ends with its first token; and an answer is
+        read where ``both_ways`` says so.
         """
 
     def schedule(self) -> Launched:

@@ -65,7 +65,7 @@ TUNINGS: tuple[Json | None, ...] = (
     {"retention": 4, "match": 2},
     {"retention": 0, "adaptive": True},
 )
-OF_TRANSFERS = ("reoffers", "failure", "host")  # what is configured of transfers alone
+OF_TRANSFERS = ("reoffers", "failure", "both_ways", "host")  # what is configured of transfers alone
 CONFIG = {
     "layers": st.integers(0, len(LAYERS) - 1),
     "drafts": st.integers(0, len(DRAFTS) - 1),
@@ -78,7 +78,7 @@ CONFIG = {
     "transfers": st.sampled_from((False, False, True)),
     "reoffers": st.booleans(),
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
-    "host": st.sampled_from((None, *HOSTS, *HOST_POOLS)),
+    "host": st.sampled_from((None, None, None, None, *HOSTS, *HOST_POOLS)),  # without host memory between servers
     "tuning": st.sampled_from(TUNINGS),
 }
 LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
@@ -159,7 +159,8 @@ class BlockCacheMachine(StemMachine):
             known.pop("tuning")
         if known.get("host") is None:
             known.pop("host", None)
-            known |= attention if known["transfers"] else {}
+            if known["transfers"] and known["layers"] != [ATTENTION]:
+                known |= {"both_ways": known["reoffers"], "reoffers": False}
         else:
             known |= {"events": False, "reoffers": False, "failure": "recompute"}
         less: list[Json] = [
@@ -172,7 +173,11 @@ class BlockCacheMachine(StemMachine):
         ]
         alone = _without(known, *OF_TRANSFERS)
         kinds = [{**alone, **one, "transfers": False} for one in less]
-        exchanging = [{**alone, **attention, "reoffers": False, "failure": "recompute"}] if "host" in known else []
+        how = {"reoffers": False, "failure": "recompute"}
+        if "host" not in known:
+            how = {name: config[name] for name in how}
+        others = "host" in known or known["layers"] != [ATTENTION]
+        exchanging = [{**alone, **attention, **how}] if others else []
         wanted = [*([known, *exchanging] if known["transfers"] else []), *kinds]
         untuned = [_without(kind, "tuning") for kind in wanted] if "tuning" in known else []
         for kind in [*_plainer([*wanted, *untuned]), *_others(config, known)]:
@@ -199,6 +204,11 @@ class BlockCacheMachine(StemMachine):
             config["transfers"] = False
         if self.excludes(Exclusion.STALLED_LOADS) and config.get("reoffers") and config.get("failure") != "fail":
             config["reoffers"] = False
+        if self.excludes(Exclusion.BOTH_WAYS) and config.get("both_ways"):
+            config["both_ways"] = False
+        of_servers = config["transfers"] and "host" not in config and config["layers"] != [ATTENTION]
+        if self.excludes(Exclusion.LISTS_WITH_LOOKAHEAD) and of_servers:
+            config["eagle"] = False
         if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and WINDOWED in config["layers"]:
             config["events"] = False
         if config.get("tuning", {}).get("match") is not None and config["tuning"]["match"] < config["block_size"]:
@@ -218,7 +228,8 @@ class BlockCacheMachine(StemMachine):
             config = {**config, "requests": 1}
         if self.excludes(Exclusion.MOVED_HASHES) and states:
             config = {**config, "steps_in_flight": 1}
-        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and (retention != 0 or config["eagle"]):
+        others = config["transfers"] and "host" not in config  # of which states may lag behind attention
+        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and (retention != 0 or config["eagle"] or others):
             config = {**config, "layers": _without_checkpoints(config["layers"])}
         return config
 
@@ -341,7 +352,9 @@ class BlockCacheMachine(StemMachine):
         incoming, outgoing = self.begun.exchange.incoming(), self.begun.exchange.outgoing()
         stores = self.begun.exchange.storing()
         if incoming and (pick % 2 or not outgoing):
-            complete = "host" in self.begun.config  # a copy from host memory does not fail
+            complete = "host" in self.begun.config or (  # a copy from host memory does not fail
+                self.excludes(Exclusion.FAILED_LOADS) and self.begun.config["layers"] != [ATTENTION]
+            )
             self.do("arrive", request=incoming[pick % len(incoming)], lost=0 if complete else lost)
         elif outgoing:
             self.do("sent", request=outgoing[pick % len(outgoing)])
@@ -362,17 +375,27 @@ class BlockCacheMachine(StemMachine):
 
     def _come(self, length: int, fork: int, more: int) -> None:
         self.number += 1
-        exchanged = {"elsewhere": (0, length, length // 2)[more], "sends": length % 2 == 0}
+        elsewhere, sends, outputs = (0, length, length // 2)[more], length % 2 == 0, 1 + (length * 5 + more) % 12
+        if self.excludes(Exclusion.WINDOW_BEFORE_LOADS) and elsewhere == length and self._begins_at_a_block(length):
+            elsewhere = 0
+        exchanged = self.begun.config["transfers"] and "host" not in self.begun.config
+        if exchanged and self.begun.hands_on(length, elsewhere, sends):
+            outputs = 1
         self.do(
             "add",
             request=self.number,
             tokens=[token(n, fork) for n in range(length)],
-            outputs=1 + (length * 5 + more) % 12,  # so that a text may end with a whole block
+            outputs=outputs,  # so that a text may end with a whole block
             fork=fork,
             mark=self._mark(fork, more),
             priority=self._priority(more),
-            **(exchanged if self.begun.config["transfers"] and "host" not in self.begun.config else {}),
+            **({"elsewhere": elsewhere, "sends": sends} if exchanged else {}),
         )
+
+    def _begins_at_a_block(self, length: int) -> bool:
+        """The window of the token behind a text of this length begins with a block, in a group of layers."""
+        firsts = (length + 1 - group["window"] for group in self.begun.config["layers"] if group["kind"] == WINDOW)
+        return any(first > 0 and first % self.begun.size == 0 for first in firsts)
 
     def _mark(self, fork: int, more: int) -> int:
         """Of the texts with one fork, which are equal, some have no mark, some an adapter, and some a cache salt."""

@@ -24,6 +24,7 @@ from conformance.stems.block_cache.host import HOST_RESTS, IdleCopies, does_not_
 from conformance.stems.block_cache.memory import Misread
 from conformance.stems.block_cache.projection import parts, problems, project, whole
 from conformance.stems.block_cache.protocol import (
+    FULL,
     MAMBA,
     WINDOW,
     BlockCacheEngine,
@@ -142,6 +143,8 @@ class BlockCacheRun:
             raise Misuse(f"a run with transfers has at most {MOST_WITH_TRANSFERS} requests at a time", by_engine=True)
         if elsewhere > len(tokens):
             raise Misuse("another server has no more tokens than the prompt")
+        if self.hands_on(len(tokens), elsewhere, sends) and outputs > 1:
+            raise Misuse("with these layers, who computes a prompt for another server samples one token")
         self.forks[request], self.ends[request] = fork, len(tokens) + outputs
         self._empty = 0
         more = [token(n, fork) for n in range(len(tokens), self.config["max_length"] + self.size)]
@@ -149,6 +152,22 @@ class BlockCacheRun:
         self.workers.comes(request, mark)
         asked = (elsewhere, sends) if self.config.get("transfers", False) else ()
         yield EngineCall("add", partial(self.engine.add, request, tokens, outputs, mark, priority, *asked))
+
+    def hands_on(self, length: int, elsewhere: int, sends: bool) -> bool:
+        """A prompt of this length, or what is not elsewhere of it, is computed for another server, with layers other
+        than one group with full attention.
+        """
+        one_group = [group["kind"] for group in self.config["layers"]] == [FULL]
+        goes_on = elsewhere > 0 and self.config.get("both_ways", False)
+        return not one_group and (sends or goes_on) and elsewhere < length
+
+    def _read(self, request: int, count: int | None) -> list[int]:
+        """The tokens of a request that another server reads: all but the last, or so many. Where these are more than
+        the request has, the next prompt goes on with the next tokens of its text.
+        """
+        tokens = self.follower.here[request].tokens
+        more = [] if count is None else self._next(request, count - len(tokens))
+        return tokens[:-1] if count is None else [*tokens, *more][:count]
 
     @operation
     def abort(self, request: int) -> Calls:
@@ -207,14 +226,16 @@ class BlockCacheRun:
                 self.follower.here[request].tokens += tokens
         self._must_end(transfers.failed)
         for request, tables in done.sends.items():
-            self.exchange.ended(request, tables, self.follower.here[request].tokens[:-1])
-            self.follower.sends(request)
+            self.exchange.ended(request, tables, self._read(request, done.reads.get(request)))
         for request, computed in transfers.received.items():
-            self.follower.loaded(request, computed)
+            if request in transfers.failed and not self._counts_tokens(request):
+                self.follower.lost(request)
+            else:
+                self.follower.loaded(request, computed)
         for request in transfers.sent:
             self.follower.jobs.sent(request)
         self.follower.settle()
-        self._explain()
+        self._explain(sends=[*done.sends])
         if self.config["drafts"] and "draft" not in self.lacks:
             drafts = {r: self._next(r, self.config["drafts"]) for r in sampled if r in self.follower.here}
             yield EngineCall("draft", partial(self.engine.draft, drafts))
@@ -319,6 +340,10 @@ class BlockCacheRun:
             raise Finding(QUIESCENT, HOST_RESTS, kept)
         yield None
 
+    def _counts_tokens(self, request: int) -> bool:
+        """The scheduler has the request, and counts tokens of it as computed."""
+        return request in self.seen.requests and self.seen.requests[request].computed > 0
+
     # What no law says of a single call.
 
     def _preempted(self, requests: Sequence[int]) -> None:
@@ -366,8 +391,8 @@ class BlockCacheRun:
 
     # What the driver needs.
 
-    def _explain(self, step: Launched | None = None, preempted: Sequence[int] = ()) -> None:
-        self.follower.call(self.engine.moves, self.seen.requests, step, preempted)
+    def _explain(self, step: Launched | None = None, preempted: Sequence[int] = (), sends: Sequence[int] = ()) -> None:
+        self.follower.call(self.engine.moves, self.seen.requests, step, preempted, sends)
 
     def note(self, wrong: Misread | None) -> None:
         if wrong is not None:

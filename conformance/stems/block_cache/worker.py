@@ -151,16 +151,20 @@ class Workers:
 
     # Transfers.
 
-    def received(self, request: int, load: RequestLoad, text: Sequence[int]) -> None:
-        """A transfer has written the tokens from its first one up to the end of ``text`` into a request's blocks. One
-        from host memory has copied what is there.
+    def received(self, request: int, load: RequestLoad, text: Sequence[int], end: int) -> None:
+        """A transfer has written the tokens of ``text`` from its first one up to ``end`` into a request's blocks, and
+        the state of the other server if all of it has come. One from host memory has copied what is there.
         """
         if load.copies:
             self.copied_from_host(load.copies)
             return
         prefixes = self._prefixes(request, text)
+        has = load.has or end
         for group, table in enumerate(load.tables):
-            self._memory.write(group, table, load.first, prefixes[load.first :])
+            if group not in self._mamba:
+                self._memory.write(group, table, load.first, prefixes[load.first : min(end, has)])
+            elif end == load.end:
+                self._memory.write_state(group, _at(table, (has - 1) // self._size), prefixes[has - 1])
 
     def copied_from_host(self, copies: Copies) -> None:
         """What is at places of host memory is in these blocks now; other tiers have the numbers below 0."""
@@ -173,17 +177,34 @@ class Workers:
             self._memory.copy(block, -place)
 
     def sent(self, request: int, tables: Tables, text: Sequence[int]) -> Misread | None:
-        """Another server reads the tokens ``text`` in these blocks. Returns the first slot that does not hold its
-        token.
+        """Another server reads what the token behind ``text`` needs in these blocks. Returns the first slot that does
+        not hold its token.
         """
         prefixes = self._prefixes(request, text)
         for group, table in enumerate(tables):
-            if (wrong := self._memory.wrong(group, table, prefixes, 0)) is not None:
+            is_state = group in self._mamba
+            wrong = self._wrong_state(group, table, prefixes) if is_state else self._wrong(group, table, prefixes)
+            if wrong is not None:
                 token, block = wrong
-                offset = token % self._size
+                offset = 0 if is_state else token % self._size
                 holds, writer = self._memory.holds(block, offset), self._memory.writer(block, offset)
-                return Misread(request, token, group, block, offset, False, holds, writer, self.step)
+                return Misread(request, token, group, block, offset, is_state, holds, writer, self.step)
         return None
+
+    def _wrong(self, group: int, table: Sequence[int], prefixes: Sequence[int]) -> tuple[int, int] | None:
+        """The first token that the token behind a text reads and that its block does not hold, with the block."""
+        return self._memory.wrong(group, table, prefixes, self._first_read(group, len(prefixes)))
+
+    def _wrong_state(self, group: int, table: Sequence[int], prefixes: Sequence[int]) -> tuple[int, int] | None:
+        """The length of a text, and the block that does not hold the state after it."""
+        count = len(prefixes)
+        block = _at(table, (count - 1) // self._size)
+        return (count, block) if count and self._memory.wrong_state(group, block, prefixes[-1]) else None
+
+    def _first_read(self, group: int, position: int) -> int:
+        """The first token that the token at a position reads in a group with attention."""
+        layers = self._groups[group]
+        return max(0, position - layers["window"] + 1) if layers["kind"] == WINDOW else 0
 
     def _prefixes(self, request: int, text: Sequence[int]) -> list[int]:
         prefixes = self._memory.prefixes(text, self._memory.root(self.marks[request]))
@@ -278,11 +299,9 @@ class Workers:
         """The first slot of attention layers that does not hold what the pass reads."""
         prefixes = work.here.prefixes[: work.end]
         for group, table in enumerate(work.job.tables):
-            kind = self._groups[group]["kind"]
-            if kind == MAMBA:
+            if group in self._mamba:
                 continue
-            first = max(0, work.start - self._groups[group]["window"] + 1) if kind == WINDOW else 0
-            wrong = self._memory.wrong(group, table, prefixes, first)
+            wrong = self._memory.wrong(group, table, prefixes, self._first_read(group, work.start))
             if wrong is not None:
                 return self._misread(work, group, wrong[1], wrong[0], False)
         return None

@@ -1,0 +1,182 @@
+"""vLLM's own connector between servers, the scheduler's half, under the release's scheduler.
+
+The scheduler's half of NIXL (the mode in which a server reads from another one) of the release decides everything: how
+many tokens are loaded, into which blocks of each group of layers, which blocks another server gets to read, and which
+of them are left out. What the workers' half would do, the transfers, is done by the stand-in workers of the run
+(``conformance.stems.block_cache.worker``), at moments that the run draws.
+
+The workers are told two lists of blocks for each group, one on each server, without places, and pair them from the end
+(``_apply_prefix_caching``). So does this connector: a block too many in one of the lists moves the contents of all
+others. The list of the other server is what the release's own half makes of the table that this server would have, with
+the same layers.
+
+The other server has computed the whole prompt (``do_remote_prefill``), or a part of it that it gives back to the server
+that computes the rest for it (``do_remote_decode``). Who computes a prompt for another server leaves out its last token
+where the model has states. The connector takes this token away, so it is given here behind the prompt of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.driver.protocol import Json
+from conformance.engines.vllm.settings import Setup
+from conformance.engines.vllm.transfers import AllGroups, TransferParams
+from conformance.stems.block_cache.protocol import MAMBA, WINDOW, RequestLoad, Tables
+from conformance.stems.block_pool.protocol import NULL
+
+PREFILL, DECODE = "do_remote_prefill", "do_remote_decode"
+OTHER = {
+    "remote_engine_id": "other",
+    "remote_request_id": "theirs",
+    "remote_host": "host",
+    "remote_port": 1,
+    "tp_size": 1,
+}
+TAKEN_AWAY = 1_000_000_000  # a token that no text has
+
+
+@dataclass(frozen=True)
+class ServerHalf:
+    """The scheduler's half of a release's connector, with what differs between releases. ``clip``: leaves out of the
+    tables of a request what no other server reads. ``comes``, ``told``: what it is told of a new request, and of
+    transfers that are done. ``diverges``: a load may bring states that lag behind what the prefix cache has for
+    attention. ``names_failures``: the scheduler is told the requests whose transfers have failed.
+    """
+
+    real: Any
+    clip: Callable[[Sequence[Sequence[int]]], Sequence[Sequence[int]]]
+    comes: Callable[[Any], None]
+    told: Callable[[Any], None]
+    diverges: bool
+    names_failures: bool
+
+
+class ServerConnector(AllGroups):
+    """The scheduler's half of vLLM's connector between servers as a scheduler calls it."""
+
+    requires_kv_delivery = True
+
+    def __init__(self, half: ServerHalf, setup: Setup) -> None:
+        self.half, self._setup, self._size = half, setup, setup.block_size
+        self._has_states = any(group["kind"] == MAMBA for group in setup.layers)
+        self.supports_divergent_local_hybrid_hits = half.diverges
+        self._has: dict[str, int] = {}  # by request how many of its tokens the other server has computed
+        self._ranges: dict[str, tuple[int, int]] = {}  # by request the tokens that are loaded
+        self._loads: dict[int, RequestLoad] = {}
+        self._sends: dict[int, Tables] = {}
+        self._read: dict[int, int] = {}
+
+    # What the run asks.
+
+    def comes(self, request: int, tokens: Sequence[int], asked: TransferParams) -> tuple[Sequence[int], Json | None]:
+        """A request comes with a prompt. Returns what a client sends: the prompt, and what it says of transfers."""
+        is_whole = asked.elsewhere == len(tokens)
+        has = asked.elsewhere if is_whole or self._setup.both_ways else 0
+        if not asked.sends and not has:
+            return tokens, None
+        self._has[str(request)] = has - int(self._has_states and is_whole and has > 1)
+        more = self._computed(self._has[str(request)]) if has else {}
+        last = (TAKEN_AWAY,) if self._has_states and not is_whole else ()
+        return (*tokens, *last), {PREFILL: is_whole, DECODE: not is_whole, **more}
+
+    def begun(self) -> Mapping[int, RequestLoad]:
+        """The transfers into blocks that began since the last call, by request."""
+        loads, self._loads = self._loads, {}
+        return loads
+
+    def ended(self) -> Mapping[int, Tables]:
+        """The requests that ended since the last call and whose blocks another server reads, with these blocks."""
+        sends, self._sends = self._sends, {}
+        return sends
+
+    def read(self) -> Mapping[int, int]:
+        """Of these requests how many tokens of the text the other server reads."""
+        read, self._read = self._read, {}
+        return read
+
+    # The other server.
+
+    def _computed(self, count: int) -> Json:
+        """What the other server says of a request of which it has computed so many tokens. Its blocks have the numbers
+        of their places, from 1 on.
+        """
+        lists = self.half.clip([[*self._table(group, count)] for group in self._setup.layers])
+        return {"remote_block_ids": [[*each] for each in lists], "remote_num_tokens": count, **OTHER}
+
+    def _table(self, group: Json, count: int) -> Iterator[int]:
+        """The table of a group on the other server."""
+        places = self._places(count)
+        skipped = 0
+        if group["kind"] == WINDOW:
+            skipped = max(0, count - group["window"] + 1) // self._size
+        elif group["kind"] == MAMBA:
+            skipped, places = places - 1, places + self._setup.drafts
+        yield from (NULL if place < skipped else place + 1 for place in range(places))
+
+    def _places(self, count: int) -> int:
+        return -(-count // self._size)
+
+    # What a scheduler calls.
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """How many tokens behind the ``num_computed_tokens`` first another server has."""
+        self._ranges[request.request_id] = (num_computed_tokens, num_computed_tokens)
+        found: tuple[int | None, bool] = self.half.real.get_num_new_matched_tokens(request, num_computed_tokens)
+        return found
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """The request has blocks, into which so many tokens are loaded."""
+        first, _ = self._ranges.get(request.request_id, (0, 0))
+        self._ranges[request.request_id] = (first, first + num_external_tokens)
+        self.half.real.update_state_after_alloc(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """What the workers are told with a step. Where no block is read, the other server is told that it may forget
+        the request.
+        """
+        meta = self.half.real.build_connector_meta(scheduler_output)
+        for name, told in meta.reqs_to_recv.items():
+            if any(told.local_block_ids):
+                first, end = self._ranges[name]
+                tables = tuple(map(self._paired, told.local_block_ids, told.remote.block_ids))
+                self._loads[int(name)] = RequestLoad(first, end, tables, has=self._has[name])
+        return meta
+
+    def _paired(self, local: Sequence[int], remote: Sequence[int]) -> tuple[int, ...]:
+        """A table with each block at the place of which it gets the contents."""
+        pairs = {place: block for block, place in zip(reversed(local), reversed(remote), strict=False) if place}
+        return tuple(pairs.get(place, NULL) for place in range(1, max(pairs, default=0) + 1))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: Sequence[Sequence[int]]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """A request ends. The blocks that another server gets to read stand at the last places of the tokens that it
+        reads: the prompt that was computed for it, or what it is told of.
+        """
+        is_read, params = self.half.real.request_finished(request, block_ids)
+        if is_read:
+            count = request.num_prompt_tokens if request.kv_transfer_params[DECODE] else params["remote_num_tokens"]
+            places = self._places(count)
+            self._read[int(request.request_id)] = count
+            lists = ([*map(int, each)][-places:] for each in params["remote_block_ids"])
+            self._sends[int(request.request_id)] = tuple((NULL,) * (places - len(each)) + (*each,) for each in lists)
+        return is_read, params
+
+    def on_new_request(self, request: Any) -> None:
+        """A request comes."""
+        self.half.comes(request)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Transfers are done."""
+        self.half.told(connector_output)
+
+    def has_pending_push_work(self) -> bool:
+        """No transfer goes on without a request."""
+        return False
+
+    def reset_cache(self) -> bool:
+        """Nothing is to be reset."""
+        return True

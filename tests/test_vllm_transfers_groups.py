@@ -1,0 +1,165 @@
+"""Transfers between servers of vLLM, of models with windows, states and several groups of layers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_vllm_runs import answer
+from transfers_groups_edits import BUGS, HARMLESS
+
+from conformance.engines.vllm import RELEASES
+from conformance.engines.vllm.server_connector import TAKEN_AWAY, ServerConnector, ServerHalf
+from conformance.engines.vllm.settings import Setup, nothing
+from conformance.engines.vllm.transfers import TransferParams
+from conformance.stems.block_cache.protocol import RequestLoad
+from conformance.stems.block_cache.worker import Workers
+
+NEWEST = RELEASES[-1]
+QUICK = ("freed_while_read", "state_of_another_length", "failed_load_counts")  # the others in `make soak`
+FOUND = """
+    import transfers_groups_edits
+    transfers_groups_edits.main(sys.argv[1], sys.argv[2:])
+"""
+FULL, WINDOW, STATES = {"kind": "full"}, {"kind": "window", "window": 6}, {"kind": "mamba"}
+
+
+def found(*names: str) -> dict[str, str | None]:
+    """For each edit the law that is found broken in the newest release with it."""
+    answered: dict[str, str | None] = answer(NEWEST, FOUND, *names)
+    return answered
+
+
+@pytest.mark.engine
+def test_a_planted_bug_in_a_transfer_of_several_groups_is_found() -> None:
+    assert all(found(*QUICK).values())
+
+
+@pytest.mark.engine
+@pytest.mark.soak
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug not in QUICK])
+def test_another_planted_bug_is_found(bug: str) -> None:
+    assert found(bug)[bug] is not None
+
+
+@pytest.mark.engine
+@pytest.mark.soak
+@pytest.mark.parametrize("edit", HARMLESS)
+def test_a_harmless_edit_shows_nothing(edit: str) -> None:
+    assert found(edit) == {edit: None}
+
+
+class Real:
+    """The scheduler's half of a connector: it loads all that is elsewhere into the blocks that a test gives."""
+
+    def __init__(self) -> None:
+        self.local: dict[str, Any] = {}
+        self.remote: list[list[int]] = []
+
+    def get_num_new_matched_tokens(self, request: Any, computed: int) -> tuple[int, bool]:
+        return request.tokens - computed, True
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, more: int) -> None:
+        del more
+        self.local[request.request_id] = blocks
+        self.remote = request.params["remote_block_ids"]
+
+    def build_connector_meta(self, output: Any) -> Any:
+        del output
+        told = {
+            name: SimpleNamespace(local_block_ids=blocks, remote=SimpleNamespace(block_ids=self.remote))
+            for name, blocks in self.local.items()
+        }
+        return SimpleNamespace(reqs_to_recv=told)
+
+    def request_finished(self, request: Any, blocks: Any) -> tuple[bool, dict[str, Any]]:
+        return True, {"remote_block_ids": blocks, "remote_num_tokens": request.num_tokens - 1}
+
+
+def made(*layers: Any, both_ways: bool = False, drafts: int = 0) -> ServerConnector:
+    setup = Setup(4, 20, True, 8, 3, 40, layers=layers, transfers=True, both_ways=both_ways, drafts=drafts)
+    return ServerConnector(ServerHalf(Real(), list, nothing, nothing, True, True), setup)
+
+
+def loaded(connector: ServerConnector, tokens: int, lists: list[list[int]]) -> RequestLoad:
+    """The load of a prompt of so many tokens into these blocks."""
+    _, params = connector.comes(1, range(tokens), TransferParams(elsewhere=tokens))
+    request = SimpleNamespace(request_id="1", tokens=tokens, params=params)
+    more, _ = connector.get_num_new_matched_tokens(request, 0)
+    assert more is not None
+    connector.update_state_after_alloc(request, lists, more)
+    connector.build_connector_meta(None)
+    return connector.begun()[1]
+
+
+def test_lists_of_two_servers_are_paired_from_the_end() -> None:
+    load = loaded(made(FULL, WINDOW), 10, [[1, 2, 3], [4, 5]])
+    assert load.tables == ((1, 2, 3), (0, 4, 5))
+    load = loaded(made(FULL, WINDOW), 10, [[2, 3], [9, 4, 5]])
+    assert load.tables == ((0, 2, 3), (0, 4, 5))  # the other server has nothing before its window
+    load = loaded(made(FULL), 8, [[1, 2, 3]])
+    assert load.tables == ((2, 3),)  # a block too many moves the others
+
+
+def test_who_answers_gets_the_state_before_the_last_token() -> None:
+    load = loaded(made(FULL, STATES, drafts=1), 9, [[1, 2, 3], [4, 5]])
+    assert (load.has, load.tables[1]) == (8, (0, 4, 5))
+    assert loaded(made(FULL, STATES), 1, [[1], [2]]).has == 1
+
+
+def test_what_a_client_sends() -> None:
+    assert made(FULL, STATES).comes(1, (7, 8), TransferParams()) == ((7, 8), None)
+    tokens, params = made(FULL, STATES).comes(1, (7, 8), TransferParams(sends=True))
+    assert tokens == (7, 8, TAKEN_AWAY)
+    assert params == {"do_remote_prefill": False, "do_remote_decode": True}
+    tokens, params = made(FULL, WINDOW).comes(1, (7, 8), TransferParams(elsewhere=1))
+    assert (tokens, params) == ((7, 8), None)
+    _, params = made(FULL, WINDOW, both_ways=True).comes(1, (7, 8), TransferParams(elsewhere=1))
+    assert params is not None
+    assert params["remote_num_tokens"] == 1
+
+
+def test_what_another_server_reads_stands_at_the_last_places() -> None:
+    connector = made(FULL, WINDOW)
+    request = SimpleNamespace(
+        request_id="1", num_tokens=11, num_prompt_tokens=10, kv_transfer_params={"do_remote_decode": True}
+    )
+    connector.request_finished_all_groups(request, [[1, 2, 3], [5, 6]])
+    assert (connector.ended(), connector.read()) == ({1: ((1, 2, 3), (0, 5, 6))}, {1: 10})
+    request.kv_transfer_params["do_remote_decode"] = False
+    request.num_tokens = 14
+    connector.request_finished_all_groups(request, [[1, 2, 3, 4], [7, 5, 6]])
+    assert (connector.ended(), connector.read()) == ({1: ((1, 2, 3, 4), (0, 7, 5, 6))}, {1: 13})
+
+
+def workers(*layers: Any) -> Workers:
+    made = Workers({"block_size": 4, "layers": list(layers), "caching": True, "transfers": True})
+    made.comes(1, 0)
+    return made
+
+
+def test_another_server_reads_the_window_and_the_state_of_its_text() -> None:
+    text = tuple(range(10, 20))
+    has = workers(WINDOW, STATES)
+    has.received(1, RequestLoad(0, 10, ((0, 2, 3), (0, 0, 4)), has=10), text, 10)
+    assert has.sent(1, ((0, 2, 3), (0, 0, 4)), text) is None
+    without = has.sent(1, ((0, 0, 3), (0, 0, 4)), text)
+    assert without is not None
+    assert (without.token, without.group) == (5, 0)
+    state = has.sent(1, ((0, 2, 3), (0, 4, 0)), text)
+    assert state is not None
+    assert (state.token, state.is_state) == (10, True)
+
+
+def test_a_state_comes_with_the_whole_transfer_and_is_of_the_other_server() -> None:
+    text = tuple(range(10, 20))
+    part = workers(FULL, STATES)
+    part.received(1, RequestLoad(0, 9, ((1, 2, 3), (0, 0, 4)), has=9), text, 8)
+    misread = part.sent(1, ((1, 2), (0, 0)), text[:8])
+    assert misread is not None
+    assert misread.is_state
+    shorter = workers(FULL, STATES)
+    shorter.received(1, RequestLoad(0, 10, ((1, 2, 3), (0, 0, 4)), has=9), text, 10)
+    assert shorter.sent(1, ((1, 2, 3), (0, 0, 4)), text[:9]) is None
+    assert shorter.sent(1, ((1, 2, 3), (0, 0, 4)), text) is not None
