@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -343,7 +342,7 @@ class VLLMRelease:
         hit = self._utils.resolve_cache_hit_alignment_tokens(
             scheduler.kv_cache_config, scheduler.vllm_config, scheduler.block_size, scheduler.hash_block_size
         )
-        sizes, lookahead = (scheduler.hash_block_size, setup.block_size), setup.hash_lookahead
+        sizes, lookahead = (scheduler.hash_block_size, setup.state_size), setup.hash_lookahead
         compute, drops = self._compute_checkpoints, setup.shortens_hits
         more = {}
         if self.has_long_hashes:
@@ -393,14 +392,11 @@ class VLLMRelease:
         return {} if tuning.retention is None else {RETENTION: tuning.retention}
 
     def _sizes(self, setup: Setup, config: StandIn, cached: Any) -> dict[str, int]:
-        """The tokens of a block, and of a hash where the release asks for them: the release decides them where it lets
-        a hash have fewer tokens than a block. Raises ``Unsupported`` where it refuses.
+        """The tokens of a block, and of a hash where the release asks for them: it decides them itself then. Raises
+        ``Unsupported`` where it refuses.
         """
         if "hash_block_size" not in inspect.signature(self._synchronous.__init__).parameters:
             return {"block_size": setup.block_size}
-        if not self.matches_units:
-            whole = math.lcm(*(group.kv_cache_spec.block_size for group in cached.kv_cache_groups))
-            return {"block_size": whole, "hash_block_size": whole}
         try:
             whole, unit = self._utils.resolve_kv_cache_block_sizes(cached, config)
         except ValueError as error:

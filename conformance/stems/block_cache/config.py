@@ -15,10 +15,12 @@ from conformance.stems.configs import EXPECTED, INCOMPLETE, Pages, PageSize, Req
 class LayersConfig(TypedDict):
     """A group of layers. ``window``: how many tokens a token reads, the last of which is itself; only of ``window``.
     ``checkpoint``: a pass also leaves a state inside its tokens, for the prefix cache; the position is a multiple of so
-    many tokens after the first token of the pass. Only of ``mamba``.
+    many tokens after the first token of the pass. Only of ``mamba``. ``block_size``: the tokens of a block of the group,
+    where they are not those of ``BlockCacheConfig``.
     """
 
     kind: Literal["full", "window", "mamba"]
+    block_size: NotRequired[PageSize]
     window: NotRequired[Tokens]
     checkpoint: NotRequired[Annotated[int, whole(1, 64)]]
 
@@ -90,7 +92,7 @@ Layers = Annotated[list[Annotated[LayersConfig, AfterValidator(_with_window)]], 
 class BlockCacheConfig(TypedDict):
     """A scheduler and its blocks.
 
-    ``block_size``: tokens. ``blocks``: usable blocks, without the null block. ``layers``: the groups of layers.
+    ``block_size``: tokens of a block, where its group does not say it. ``blocks``: without the null block. ``layers``: the groups of layers.
     ``caching``: there is a prefix cache. ``batch``: the most tokens of a step. ``requests``: the most requests that run
     at once. ``drafts``: draft tokens of a request in a step. ``eagle``: the drafts come from layers with KV cache of
     their own. ``steps_in_flight``: one, two with an asynchronous scheduler, or more where the model is also split into

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from conformance.driver.protocol import Engine
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
@@ -21,6 +21,11 @@ Tables = tuple[tuple[int, ...], ...]  # by group, the blocks of a request
 Copies = tuple[tuple[int, int], ...]  # of each block that is copied where it is copied from, and where to
 FULL, WINDOW, MAMBA = "full", "window", "mamba"  # the kinds of groups
 NEW, RESUMED, RUNNING = "new", "resumed", "running"
+
+
+def sizes_of(config: Mapping[str, Any]) -> list[int]:
+    """By group, the tokens of a block. ``config``: see ``BlockCacheEngine``."""
+    return [group.get("block_size", config["block_size"]) for group in config["layers"]]
 
 
 class Move(NamedTuple):
@@ -174,7 +179,7 @@ class BlockCacheEngine(Engine, Protocol):
     Configuration: ``block_size`` (tokens), ``blocks`` (usable blocks, without the null block), ``layers`` (a list of
     groups of layers: ``{"kind": "full"}``, ``{"kind": "window", "window": tokens}``, where a token reads that many
     tokens and the last of them is itself, or ``{"kind": "mamba"}``, with ``checkpoint`` where a pass leaves a state
-    inside its tokens, see ``LayersConfig``), ``caching``, ``batch`` (most tokens of a step),
+    inside its tokens, see ``LayersConfig``; each with ``block_size`` where its blocks have another size), ``caching``, ``batch`` (most tokens of a step),
     ``requests`` (most requests that run at once), ``drafts`` (draft tokens of a request in a step, 0 for none),
     ``eagle`` (the drafts come from layers with KV cache of their own), ``steps_in_flight`` (1, 2 with an asynchronous
     scheduler, up to 4 where the model is also split into stages that compute one after the other), ``threshold`` (most

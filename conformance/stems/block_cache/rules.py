@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import product
+from math import gcd
 from random import Random
 from zlib import crc32
 
@@ -18,7 +19,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.driver.protocol import Json
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion as Exclusion
-from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW
+from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW, sizes_of
 from conformance.stems.block_cache.run import MOST_WITH_TRANSFERS, BlockCacheRun
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
@@ -31,7 +32,11 @@ CHECKPOINTS = {"kind": MAMBA, "checkpoint": 1}
 LAYERS = (
     *([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED]),
     [ATTENTION, CHECKPOINTS],
+    [ATTENTION, {**WINDOWED, "block_size": 8}],
+    [{**ATTENTION, "block_size": 6}, WINDOWED, {**WINDOWED, "window": 10, "block_size": 2}],
+    [ATTENTION, {**STATES, "block_size": 8}],
 )
+PARTS = LAYERS.index([ATTENTION, CHECKPOINTS])
 OTHER_LAYERS = LAYERS[:4]  # of the configurations that are tried where an engine does not support the drawn one
 DRAFTS = (
     (0, False),
@@ -91,7 +96,7 @@ def _with_groups(config: Json) -> Json:
     one group finds whole blocks alone.
     """
     matches = config["tuning"] is not None and "match" in config["tuning"]
-    return {**config, "layers": len(LAYERS) - 1} if matches and len(LAYERS[config["layers"]]) == 1 else config
+    return {**config, "layers": PARTS} if matches and len(LAYERS[config["layers"]]) == 1 else config
 
 
 def _others(config: Json, known: Json) -> list[Json]:
@@ -115,12 +120,12 @@ def _others(config: Json, known: Json) -> list[Json]:
 
 
 def _plainer(kinds: list[Json]) -> Iterator[Json]:
-    """These configurations, and after each with checkpoints one without, and with more than two steps in flight one
-    with two.
+    """These configurations, and after each with checkpoints or with blocks of several sizes one without, and with more
+    than two steps in flight one with two.
     """
     for kind in kinds:
         yield kind
-        plain = {**kind, "layers": _without_checkpoints(kind["layers"])}
+        plain = {**kind, "layers": _of_one_size(_without_checkpoints(kind["layers"]))}
         if plain != kind:
             yield plain
         if kind["steps_in_flight"] > 2:
@@ -129,6 +134,16 @@ def _plainer(kinds: list[Json]) -> Iterator[Json]:
 
 def _without_checkpoints(layers: list[Json]) -> list[Json]:
     return [STATES if group == CHECKPOINTS else group for group in layers]
+
+
+def _of_one_size(layers: list[Json]) -> list[Json]:
+    return [_without(group, "block_size") for group in layers]
+
+
+def has_parts(config: Json) -> bool:
+    """A hash covers less than the largest blocks, so that the prefix cache may find parts of them."""
+    sizes = sizes_of(config)
+    return (config.get("tuning", {}).get("match") or gcd(*sizes)) < max(sizes)
 
 
 def _without(config: Json, *names: str) -> Json:
@@ -199,9 +214,10 @@ class BlockCacheMachine(StemMachine):
             config["transfers"] = False
         if self.excludes(Exclusion.STALLED_LOADS) and config.get("reoffers") and config.get("failure") != "fail":
             config["reoffers"] = False
-        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and WINDOWED in config["layers"]:
+        windows = any(group["kind"] == WINDOW for group in config["layers"])
+        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and windows:
             config["events"] = False
-        if config.get("tuning", {}).get("match") is not None and config["tuning"]["match"] < config["block_size"]:
+        if has_parts(config):
             config = self._avoiding_parts(config, states)
         if self.excludes(Exclusion.HOST_ANSWERS) and "host" in config:
             config["host"] = {**config["host"], "prompt_only": True}
@@ -213,7 +229,7 @@ class BlockCacheMachine(StemMachine):
         """The configuration without what known differences need, where the prefix cache finds parts of blocks."""
         if self.excludes(Exclusion.EVENTS_OF_PARTS):
             config = {**config, "events": False}
-        retention = config["tuning"].get("retention")  # without one a request waits for a state of the present step
+        retention = config.get("tuning", {}).get("retention")  # without one a request waits for a state of the present step
         if self.excludes(Exclusion.PARTS_IN_ONE_STEP) and states and (retention is not None or config["eagle"]):
             config = {**config, "requests": 1}
         if self.excludes(Exclusion.MOVED_HASHES) and states:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from conformance.driver.protocol import Json
-from conformance.stems.block_cache.memory import BlockMemory, Misread
+from conformance.stems.block_cache.memory import BlockMemory, Misread, WrongToken
 from conformance.stems.block_cache.protocol import (
     MAMBA,
     RUNNING,
@@ -28,6 +28,7 @@ from conformance.stems.block_cache.protocol import (
     RequestLoad,
     RequestPass,
     Tables,
+    sizes_of,
 )
 from conformance.stems.block_pool.protocol import NULL
 
@@ -98,12 +99,13 @@ class Workers:
     """The workers of a run. ``config``: see ``BlockCacheEngine``."""
 
     def __init__(self, config: Json) -> None:
-        self._size: int = config["block_size"]
+        self._sizes = sizes_of(config)
         self._groups: list[Json] = config["layers"]
         self._mamba = [at for at, group in enumerate(self._groups) if group["kind"] == MAMBA]
+        self._state_size = next((self._sizes[at] for at in self._mamba), 0)  # tokens of a block of states
         self._aligned = bool(config["caching"])
         self._transfers = bool(config.get("transfers", False))
-        self._memory = BlockMemory(self._size, len(self._groups))
+        self._memory = BlockMemory(self._sizes)
         self._flying: deque[tuple[Launched, list[Job]]] = deque()
         self.here: dict[int, WorkerRequest] = {}
         self.marks: dict[int, int] = {}
@@ -145,9 +147,10 @@ class Workers:
         prefixes = self._memory.prefixes(text, self._memory.root(mark))
         if group in self._mamba:
             return len(text) if self._memory.wrong_state(group, block, prefixes[-1]) else None
-        place = (len(text) - 1) // self._size
-        wrong = self._memory.wrong(group, [*[NULL] * place, block], prefixes, place * self._size)
-        return None if wrong is None else wrong[0]
+        size = self._sizes[group]
+        place = (len(text) - 1) // size
+        wrong = self._memory.wrong(group, [*[NULL] * place, block], prefixes, place * size)
+        return None if wrong is None else wrong.at
 
     # Transfers.
 
@@ -179,10 +182,7 @@ class Workers:
         prefixes = self._prefixes(request, text)
         for group, table in enumerate(tables):
             if (wrong := self._memory.wrong(group, table, prefixes, 0)) is not None:
-                token, block = wrong
-                offset = token % self._size
-                holds, writer = self._memory.holds(block, offset), self._memory.writer(block, offset)
-                return Misread(request, token, group, block, offset, False, holds, writer, self.step)
+                return self._wrong_token(request, group, wrong)
         return None
 
     def _prefixes(self, request: int, text: Sequence[int]) -> list[int]:
@@ -284,21 +284,21 @@ class Workers:
             first = max(0, work.start - self._groups[group]["window"] + 1) if kind == WINDOW else 0
             wrong = self._memory.wrong(group, table, prefixes, first)
             if wrong is not None:
-                return self._misread(work, group, wrong[1], wrong[0], False)
+                return self._wrong_token(work.job.request, group, wrong)
         return None
 
-    def _misread(self, work: Work, group: int, block: int, token: int, is_state: bool) -> Misread:
-        offset = 0 if is_state else token % self._size
-        holds, writer = self._memory.holds(block, offset), self._memory.writer(block, offset)
-        return Misread(work.job.request, token, group, block, offset, is_state, holds, writer, self.step)
+    def _wrong_token(self, request: int, group: int, wrong: WrongToken) -> Misread:
+        holds, writer = self._memory.holds(wrong.block, wrong.part), self._memory.writer(wrong.block, wrong.part)
+        offset = wrong.at % self._sizes[group]
+        return Misread(request, wrong.at, group, wrong.block, offset, False, holds, writer, self.step)
 
     # Mamba states.
 
     def _places(self, work: Work) -> StatePlaces:
         here, old = work.here, work.here.column
-        target = (work.start + work.job.request_pass.count - 1) // self._size if self._aligned else 0
+        target = (work.start + work.job.request_pass.count - 1) // self._state_size if self._aligned else 0
         if old < 0:
-            old = (work.start - 1) // self._size if self._aligned else 0
+            old = (work.start - 1) // self._state_size if self._aligned else 0
         if self._aligned and old not in (-1, target):
             return StatePlaces(old + here.accepted - 1, target, target)
         return StatePlaces(None, target + here.accepted - 1, target)
@@ -315,7 +315,8 @@ class Workers:
         for group in self._mamba:
             block = _at(work.job.tables[group], places.reads)
             if work.start and self._memory.wrong_state(group, block, work.here.prefixes[work.start - 1]):
-                return self._misread(work, group, block, work.start, True)
+                holds, writer = self._memory.holds(block, 0), self._memory.writer(block, 0)
+                return Misread(work.job.request, work.start, group, block, 0, True, holds, writer, self.step)
         return None
 
     def _write_states(self, work: Work, places: StatePlaces) -> None:
@@ -334,11 +335,12 @@ class Workers:
 
     def _copy_after(self, work: Work, places: StatePlaces) -> None:
         """The state at the last block boundary that the pass has reached is kept in the block that ends there."""
-        here, aligned = work.here, work.end // self._size * self._size
+        here, size = work.here, self._state_size
+        aligned = work.end // size * size
         here.column, here.accepted = places.target, work.end - work.known + 1
         if not self._aligned or aligned < work.known:
             return
-        source, boundary = places.target + aligned - work.known, aligned // self._size - 1
+        source, boundary = places.target + aligned - work.known, aligned // size - 1
         for group in self._mamba:
             table = work.job.tables[group]
             self._memory.copy(_at(table, source), _at(table, boundary))
