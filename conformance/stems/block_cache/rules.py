@@ -140,6 +140,13 @@ def _of_one_size(layers: list[Json]) -> list[Json]:
     return [_without(group, "block_size") for group in layers]
 
 
+def _may_leave_early(config: Json) -> bool:
+    """A block may leave a window before the prefix cache gets it: by drafts, or since the window is shorter."""
+    groups = zip(sizes_of(config), config["layers"], strict=True)
+    windows = [(size, group["window"]) for size, group in groups if group["kind"] == WINDOW]
+    return any(config["drafts"] or window <= size for size, window in windows)
+
+
 def has_parts(config: Json) -> bool:
     """A hash covers less than the largest blocks, so that the prefix cache may find parts of them."""
     sizes = sizes_of(config)
@@ -214,8 +221,7 @@ class BlockCacheMachine(StemMachine):
             config["transfers"] = False
         if self.excludes(Exclusion.STALLED_LOADS) and config.get("reoffers") and config.get("failure") != "fail":
             config["reoffers"] = False
-        windows = any(group["kind"] == WINDOW for group in config["layers"])
-        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and windows:
+        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and _may_leave_early(config):
             config["events"] = False
         if has_parts(config):
             config = self._avoiding_parts(config, states)
