@@ -55,14 +55,15 @@ class Setup:
 
     ``block_size``: tokens of the smallest blocks: vLLM's own ``block_size`` is that of the group whose blocks are
     smallest. ``state_size``: tokens of a block of states. ``blocks``: of the pool, with the null block. ``batch``: most
-    tokens of a step. ``requests``: most requests that run at once. ``max_length``: most tokens of a request. ``threshold``: most
-    tokens of a chunk of a prompt, 0 for any number. ``drafts``: draft tokens of a request in a step. ``eagle``: the
-    drafts come from an EAGLE head, which has KV cache of its own; else from n-grams. ``steps_in_flight``: 1, 2 with the
-    asynchronous scheduler, or more where the model is also split into pipeline stages. ``align``: mamba states are
-    cached at block boundaries. ``events``: the pool says what it stores and removes. ``transfers``: KV cache comes from
-    other servers and is read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``:
-    ``recompute`` or ``fail``, what becomes of a request of whose transfer a part did not come. ``host``: host memory in
-    place of other servers. ``tuning``: options that most servers do not set.
+    tokens of a step. ``requests``: most requests that run at once. ``max_length``: most tokens of a request.
+    ``threshold``: most tokens of a chunk of a prompt, 0 for any number. ``drafts``: draft tokens of a request in a
+    step. ``eagle``: the drafts come from an EAGLE head, which has KV cache of its own; else from n-grams.
+    ``steps_in_flight``: 1, 2 with the asynchronous scheduler, or more where the model is also split into pipeline
+    stages. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what it stores and
+    removes. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a transfer of which
+    nothing came is offered again. ``failure``: ``recompute`` or ``fail``, what becomes of a request of whose transfer a
+    part did not come. ``host``: host memory in place of other servers. ``tuning``: options that most servers do not
+    set.
     """
 
     block_size: int

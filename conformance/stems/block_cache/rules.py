@@ -235,7 +235,9 @@ class BlockCacheMachine(StemMachine):
         """The configuration without what known differences need, where the prefix cache finds parts of blocks."""
         if self.excludes(Exclusion.EVENTS_OF_PARTS):
             config = {**config, "events": False}
-        retention = config.get("tuning", {}).get("retention")  # without one a request waits for a state of the present step
+        retention = config.get("tuning", {}).get(
+            "retention"
+        )  # without one a request waits for a state of the present step
         if self.excludes(Exclusion.PARTS_IN_ONE_STEP) and states and (retention is not None or config["eagle"]):
             config = {**config, "requests": 1}
         if self.excludes(Exclusion.MOVED_HASHES) and states:

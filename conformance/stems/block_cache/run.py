@@ -57,8 +57,7 @@ MOST_WITH_TRANSFERS = 8  # requests of a run with transfers that have not ended,
 
 
 def wrong_of(misread: Misread, size: int, step: int) -> WrongSlot:
-    """What a request has read that was not its own. ``size``: the slots of the largest block. ``step``: the operation.
-    """
+    """What a request has read that was not its own. ``size``: of the largest block. ``step``: the operation."""
     reader = f"request {misread.request}"
     writer = NOBODY if misread.writer is None else f"request {misread.writer}"
     where = misread.where if misread.writer is None else f"{misread.where}, which holds {misread.holds}"
