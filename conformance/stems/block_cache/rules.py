@@ -34,7 +34,7 @@ LAYERS = (
     [ATTENTION, CHECKPOINTS],
     [ATTENTION, {**WINDOWED, "block_size": 8}],
     [{**ATTENTION, "block_size": 6}, WINDOWED, {**WINDOWED, "window": 10, "block_size": 2}],
-    [ATTENTION, {**STATES, "block_size": 8}],
+    [{**ATTENTION, "block_size": 8}, STATES],
 )
 PARTS = LAYERS.index([ATTENTION, CHECKPOINTS])
 OTHER_LAYERS = LAYERS[:4]  # of the configurations that are tried where an engine does not support the drawn one
