@@ -8,6 +8,8 @@ null. What is known of the release is repaired, or left out of the runs.
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
+from typing import Any
 
 import host_memory_edits
 from host_memory_edits import KNOWN, Edit
@@ -113,15 +115,21 @@ HARMLESS = {
 }
 SIZED = [at for at, layers in enumerate(rules.LAYERS) if len(set(sizes_of({"block_size": 4, "layers": layers}))) > 1]
 
+DRAWN = {"layers": st.sampled_from(SIZED), "transfers": st.just(False), "caching": st.just(True)}
+
+
+def drawn_of(make: Any, known: Collection[BlockCacheExclusion]) -> str | None:
+    """The law that drawn runs of a release find broken. ``known``: what they avoid."""
+    return host_memory_edits.broken(make, (5, 6), DRAWN, known)
+
 
 def main(release: str, names: list[str]) -> None:
     """Prints what is found of each edit."""
     registry.load("vllm", release=release)
     for cause in REPAIRED:
         cause_files.load(cause).apply()
-    drawn = {"layers": st.sampled_from(SIZED), "transfers": st.just(False), "caching": st.just(True)}
     known = {*KNOWN} - {*REPAIRED.values()}
-    host_memory_edits.main(release, names, {**BUGS, **HARMLESS}, drawn, known)
+    host_memory_edits.main(release, names, {**BUGS, **HARMLESS}, DRAWN, known)
 
 
 if __name__ == "__main__":
