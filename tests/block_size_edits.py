@@ -90,7 +90,7 @@ BUGS = {
     ),
 }
 HARMLESS = {
-    # A hit ends inside a block of another group. (It was planted as a bug: the request goes on in a copy of that block.)
+    # A hit ends inside a block of another group. Planted as a bug; but the request goes on in a copy of the block.
     "hit_ends_inside_a_block": Edit(
         SINGLE,
         "SlidingWindowManager.find_longest_cache_hit",
