@@ -34,7 +34,6 @@ LAYERS = (
     [ATTENTION, CHECKPOINTS],
     [ATTENTION, {**WINDOWED, "block_size": 8}],
     [{**ATTENTION, "block_size": 8}, WINDOWED, {**WINDOWED, "window": 10, "block_size": 2}],
-    [{**ATTENTION, "block_size": 6}, WINDOWED],
     [{**ATTENTION, "block_size": 8}, STATES],
 )
 PARTS = LAYERS.index([ATTENTION, CHECKPOINTS])
