@@ -8,6 +8,8 @@ Plain Python on the host: a block is a number, and no call touches a tensor. All
 - **Blocks in flight.** A block is given back only when no step in flight reads or writes it. So a request with a pass
   in flight is not preempted; the blocks of one that ends are kept until its passes are done; and a window gives up
   blocks by the tokens whose passes are done, never by drafts.
+- **Block sizes.** Groups may have blocks of different sizes. A hash then covers as many tokens as divide the size of
+  each, and a block has the last hash in it, which covers all that comes before. A hit has whole blocks in each group.
 - **Prefix cache.** A block gets its hash once a pass is launched that computes its last token, and this token is known.
   Passes run in the order of their launch, so that whoever finds the block reads it later.
 - **Transfers.** A request whose prompt another server has computed gets blocks for it, and is out of the queue until
@@ -27,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from math import gcd, lcm
 
 from impl.block_pool import NULL, BlockPool
 from impl.checks import expect, integer
@@ -97,11 +100,12 @@ class Request:
     """A request that has not ended, or that has ended with passes in flight.
 
     ``tokens``: its text, the prompt and what was sampled. ``last``: so many tokens are computed at most, all but the
-    last one sampled. ``urgency``: the smallest goes first. ``hashes``: the hash of its mark and of each whole block of
-    its text. ``computed``: how many tokens of its own text the launched passes compute, without drafts that are not
-    verified. ``flying``: its passes in flight. ``drafts``: how many tokens are drafted for its next pass. ``kind``:
-    what its next pass is. ``elsewhere``: another server has so many of its first tokens, and they were not asked for
-    yet. ``sends``: another server reads its blocks when it has ended. ``transfers``: transfers that use its blocks.
+    last one sampled. ``urgency``: the smallest goes first. ``hashes``: the hash of its mark and of each whole unit of
+    its text (``Scheduler.unit``). ``computed``: how many tokens of its own text the launched passes compute, without
+    drafts that are not verified. ``flying``: its passes in flight. ``drafts``: how many tokens are drafted for its next
+    pass. ``kind``: what its next pass is. ``elsewhere``: another server has so many of its first tokens, and they were
+    not asked for yet. ``sends``: another server reads its blocks when it has ended. ``transfers``: transfers that use
+    its blocks.
     """
 
     name: int
@@ -178,7 +182,7 @@ class Step:
 
 
 class Scheduler:
-    """Requests over one pool of blocks of ``block_size`` tokens.
+    """Requests over one pool of blocks of ``block_size`` tokens; of a sequence each group of layers has one.
 
     ``windows``: for each group of layers how many tokens a token reads, itself among them; ``None`` for all. ``batch``:
     the most tokens of a step. ``requests``: how many run at once. ``drafts``: the most drafts of a pass; a pass gets
@@ -186,13 +190,14 @@ class Scheduler:
     with 2, workers keep their drafts to themselves, and each pass after a sampled token has ``drafts`` of them.
     ``threshold``: the most tokens of a chunk of a prompt, 0 for any number. ``by_priority``: the request with the
     smallest priority goes first, and not the oldest. ``caching``: there is a prefix cache. ``table``, ``hasher``: how a
-    table is made and how a block is hashed.
+    table is made and how a block is hashed. ``unit``: the tokens of a hash. ``whole``: a hit has a multiple of so many
+    tokens.
     """
 
     def __init__(
         self,
         pool: BlockPool,
-        block_size: int,
+        block_size: int | Sequence[int],
         windows: Sequence[int | None],
         *,
         batch: int,
@@ -207,7 +212,12 @@ class Scheduler:
         debug: bool = False,
     ) -> None:
         self.pool, self.windows = pool, list(windows)
-        self.size, self.batch = integer("block_size", block_size, 1), integer("batch", batch, 1)
+        sizes = block_size if isinstance(block_size, Sequence) else [block_size] * len(self.windows)
+        self.sizes = [integer("block_size", size, 1) for size in sizes]
+        if len(self.sizes) != len(self.windows):
+            raise ValueError(f"block_size must have {len(self.windows)} sizes, one a group, got {len(self.sizes)}")
+        self.unit, self.whole = gcd(*self.sizes), lcm(*self.sizes)
+        self.batch = integer("batch", batch, 1)
         self.most, self.drafts = integer("requests", requests, 1), integer("drafts", drafts, 0)
         self.steps_in_flight = integer("steps_in_flight", steps_in_flight, 1)
         self.threshold, self.by_priority = integer("threshold", threshold, 0), by_priority
@@ -363,8 +373,7 @@ class Scheduler:
     def _launch(self, request: Request, count: int, drafts: int) -> None:
         """The request gets its slots and its pass. The caller has seen that there is room."""
         start, told = request.hoped, [len(table.blocks) if request.kind == RUNNING else 0 for table in request.tables]
-        for table in request.tables:
-            table.grow(self._places(request, count) - len(table.blocks))
+        self._grow(request, self._reach(request, count))
         new = tuple(tuple(table.blocks[at:]) for at, table in zip(told, request.tables, strict=True))
         samples = start + count - drafts == request.length
         made = Pass(start, count, drafts, samples, request.kind, new)
@@ -374,14 +383,23 @@ class Scheduler:
         request.kind = RUNNING
         self._made[request] = made
 
-    def _places(self, request: Request, count: int) -> int:
-        """How many places the tables have after a pass of ``count`` tokens, with its lookahead."""
+    def _reach(self, request: Request, count: int) -> int:
+        """For how many tokens the tables have places after a pass of ``count`` tokens, with its lookahead."""
         end = request.hoped + count
-        return -(-max(end, min(end + self.drafts, request.last)) // self.size)
+        return max(end, min(end + self.drafts, request.last))
+
+    def _places(self, group: int, tokens: int) -> int:
+        """How many places so many tokens need in a group."""
+        return -(-tokens // self.sizes[group])
+
+    def _grow(self, request: Request, tokens: int) -> None:
+        """The tables get places for so many tokens. The caller has seen that there is room."""
+        for table in request.tables:
+            table.grow(self._places(table.group, tokens) - len(table.blocks))
 
     def _fits(self, request: Request, count: int) -> bool:
-        places = self._places(request, count)
-        need = sum(max(0, places - len(table.blocks)) for table in request.tables)
+        reach = self._reach(request, count)
+        need = sum(max(0, self._places(table.group, reach) - len(table.blocks)) for table in request.tables)
         return need <= self.pool.available_size()
 
     def _victim(self, request: Request) -> Request | None:
@@ -414,7 +432,7 @@ class Scheduler:
     def _first(self, group: int, done: int) -> int:
         """The first place that the token after ``done`` tokens reads."""
         window = self.windows[group]
-        return 0 if window is None else max(0, done - window + 1) // self.size
+        return 0 if window is None else max(0, done - window + 1) // self.sizes[group]
 
     def complete(self, sampled: Mapping[int, Sequence[int]]) -> tuple[dict[int, list[int]], tuple[int, ...]]:
         """The oldest step in flight is done.
@@ -485,18 +503,19 @@ class Scheduler:
 
     # The prefix cache.
 
-    def _hashes(self, request: Request) -> list[bytes]:
-        """The hash of the mark, and of each block of the text that is whole."""
-        hashes, size = request.hashes, self.size
-        for at in range(len(hashes) - 1, len(request.tokens) // size):
-            hashes.append(self._hash(hashes[-1], request.tokens[at * size : (at + 1) * size]))
-        return hashes
+    def _hashes(self, request: Request, group: int) -> list[bytes]:
+        """The hash of each block in a group of the text that is whole."""
+        hashes, unit = request.hashes, self.unit
+        for at in range(len(hashes) - 1, len(request.tokens) // unit):
+            hashes.append(self._hash(hashes[-1], request.tokens[at * unit : (at + 1) * unit]))
+        last = self.sizes[group] // unit
+        return hashes[last::last]
 
     def _offer(self, request: Request) -> None:
         """Blocks that are computed whole for tokens that are known are found from now on."""
-        count = min(request.computed, len(request.tokens)) // self.size
+        known = min(request.computed, len(request.tokens))
         for table in request.tables:
-            table.offer(self._hashes(request)[1:], count)
+            table.offer(self._hashes(request, table.group), known // self.sizes[table.group])
 
     def _admit(self, request: Request) -> bool:
         """A waiting request takes what the prefix cache finds, and gets its first pass; or a transfer into its blocks
@@ -511,11 +530,12 @@ class Scheduler:
         hit = self._hit(request) if self.caching else 0
         skips = [self._skipped(group, hit) for group in range(len(self.windows))]
         found = [self._found(request, group, skip, hit) for group, skip in enumerate(skips)]
-        request.computed = hit * self.size
+        request.computed = hit
         count, drafts = self._work(request)
         loads = request.elsewhere > request.computed
-        places = -(-request.elsewhere // self.size) if loads else self._places(request, count)
-        need = sum(places - skip - len(blocks) for skip, blocks in zip(skips, found, strict=True))
+        reach = request.elsewhere if loads else self._reach(request, count)
+        held = (skip + len(blocks) for skip, blocks in zip(skips, found, strict=True))
+        need = sum(self._places(group, reach) - places for group, places in enumerate(held))
         free = sum(not self.pool.refs[block] for blocks in found for block in blocks)
         if not count or need > self.pool.available_size() - free:
             request.computed = 0
@@ -523,47 +543,49 @@ class Scheduler:
         for table, skip, blocks in zip(request.tables, skips, found, strict=True):
             table.share(skip, blocks)
         if loads:
-            self._load(request, places)
+            self._load(request)
         else:
             self._launch(request, count, drafts)
         return True
 
-    def _load(self, request: Request, places: int) -> None:
+    def _load(self, request: Request) -> None:
         """The request gets blocks for what another server has, and a transfer into them begins."""
-        for table in request.tables:
-            table.grow(places - len(table.blocks))
+        self._grow(request, request.elsewhere)
         tables = tuple(tuple(table.blocks) for table in request.tables)
         self._begun[request] = Load(request.computed, request.elsewhere, tables)
         request.elsewhere, request.transfers = 0, 1
 
     def _hit(self, request: Request) -> int:
-        """How many whole blocks of the text the prefix cache has, in each group as far back as the next token reads.
+        """How many tokens of the text the prefix cache has, in each group in whole blocks and as far back as the next
+        token reads.
 
         The last token is left out: it is computed, so that a token can be sampled.
         """
         hit = self._reusable(request)
         groups = range(len(self.windows))
         while missing := [at for group in groups if (at := self._missing(request, group, hit)) is not None]:
-            hit = min(missing)
+            hit = min(missing) // self.whole * self.whole
         return hit
 
     def _reusable(self, request: Request) -> int:
-        """How many blocks of the text a hit can have at most."""
-        return (len(request.tokens) - 1) // self.size
+        """How many tokens of the text a hit can have at most."""
+        return (len(request.tokens) - 1) // self.whole * self.whole
 
     def _missing(self, request: Request, group: int, hit: int) -> int | None:
-        """The first place that a hit of ``hit`` blocks needs in a group, and that the prefix cache does not have."""
-        hashes = self._hashes(request)
-        places = range(self._skipped(group, hit), hit)
-        return next((at for at in places if self.pool.find((group, hashes[at + 1])) is None), None)
+        """The token with which the first block begins that a hit of ``hit`` tokens needs in a group, and that the
+        prefix cache does not have.
+        """
+        hashes, size = self._hashes(request, group), self.sizes[group]
+        places = range(self._skipped(group, hit), hit // size)
+        return next((at * size for at in places if self.pool.find((group, hashes[at])) is None), None)
 
     def _skipped(self, group: int, hit: int) -> int:
-        """How many places before a hit are not needed. At least its last block is."""
-        return min(self._first(group, hit * self.size), max(hit - 1, 0))
+        """How many places before a hit of so many tokens are not needed. At least its last block is."""
+        return min(self._first(group, hit), max(hit // self.sizes[group] - 1, 0))
 
     def _found(self, request: Request, group: int, skipped: int, hit: int) -> list[int]:
-        found = (self.pool.find((group, known)) for known in self._hashes(request)[skipped + 1 : hit + 1])
-        return [block for block in found if block is not None]
+        known = self._hashes(request, group)[skipped : hit // self.sizes[group]]
+        return [block for each in known if (block := self.pool.find((group, each))) is not None]
 
     def reset(self, preempt: bool) -> bool:
         """The prefix cache forgets every block, as after new weights. ``preempt``: who runs is preempted first.
@@ -590,8 +612,8 @@ class Scheduler:
         there = {*self.running, *self.waiting, *self.loading, *self.leaving}
         refs = [0] * (self.pool.size + 1)
         for request in there:
-            needed = -(-request.hoped // self.size) if request.tables[0].blocks else 0
             for table in request.tables:
+                needed = self._places(table.group, request.hoped) if request.tables[0].blocks else 0
                 expect(f"slots of request {request.name}", len(table.blocks) >= needed, True)
                 expect(f"first place of request {request.name}", NULL in table.blocks[table.first :], False)
                 for block in filter(None, table.blocks):

@@ -16,14 +16,14 @@ from spec.in_flight import NO_JOB, WRITES
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.logic import Number, Step, Truth, but, requires
 
-SIZES = {"page_size": 2, "blocks": 3, "tables": 2, "places": 3, "stories": 1, "jobs": 2}
+SIZES = {"blocks": 3, "tables": 2, "places": 3, "stories": 1, "jobs": 2}
 
 
 def small() -> tuple[BlockCacheState, ...]:
     """Three blocks of two tokens and two rows: with a window of two tokens, with states, and with neither."""
 
     def cache(window: int | None, states: bool) -> BlockCacheState:
-        return law.initial(block_pool.initial(blocks=3, rows=2, indices=3), 2, [window], [states])
+        return law.initial(block_pool.initial(blocks=3, rows=2, indices=3), [2], [window], [states])
 
     return cache(None, False), cache(1, False), cache(1, True)
 
@@ -66,15 +66,15 @@ def _admit_and_load(st: BlockCacheState) -> Iterator[tuple[int, int, int, int, S
         ):
             count = skipped + found.length
             others = [b for b in st.pool.blocks.items() if st.pool.refs(b) == 0 and not found.has(b)]
-            for tokens in range(count * st.block_size + 1, places * st.block_size + 1):
-                to = in_pages(tokens, st.block_size)
+            for tokens in range(count * st.block_size(row) + 1, places * st.block_size(row) + 1):
+                to = in_pages(tokens, st.block_size(row))
                 yield row, story, job, skipped, found, to, Seq(others[: touched(to) - count])
 
 
 def _longer(st: BlockCacheState, row: int) -> Iterator[Length]:
-    tokens = in_tokens(ahead(st, row), st.block_size)
-    most = (st.pool.indices.high + 1) * st.block_size
-    yield from (in_pages(to, st.block_size) for to in range(tokens, min(tokens + 4, most) + 1))
+    size = st.block_size(row)
+    tokens, most = in_tokens(ahead(st, row), size), (st.pool.indices.high + 1) * size
+    yield from (in_pages(to, size) for to in range(tokens, min(tokens + 4, most) + 1))
 
 
 def _allocate(st: BlockCacheState) -> Iterator[tuple[int, Length, int, Seq]]:
@@ -88,7 +88,7 @@ def _allocate(st: BlockCacheState) -> Iterator[tuple[int, Length, int, Seq]]:
 
 def _compute(st: BlockCacheState, phase: int) -> Iterator[tuple[int, Length, Set]]:
     for row in _in(st, phase):
-        size = st.block_size
+        size = st.block_size(row)
         for tokens in range(in_tokens(computed(st, row), size), in_tokens(ahead(st, row), size) + 1):
             to = in_pages(tokens, size)
             whole = [b for b in of_row(st.pool, row) if st.pool.index(b) < to.pages]
@@ -345,7 +345,8 @@ def shifts_from_attention(st: BlockCacheState, row: Number, block: Number, to: N
 def one_further(st: BlockCacheState) -> Iterator[tuple[int, Length, Set]]:
     """Calls to try: a pass that computes one token more than the row has slots for."""
     for row in _in(st, RUNS):
-        yield row, in_pages(in_tokens(ahead(st, row), st.block_size) + 1, st.block_size), Set([])
+        size = st.block_size(row)
+        yield row, in_pages(in_tokens(ahead(st, row), size) + 1, size), Set([])
 
 
 def _skips(st: BlockCacheState) -> Iterator[tuple[int, Length, int, Seq]]:

@@ -100,8 +100,8 @@ def _blocks(groups: int = 1) -> Any:
 
 
 def _block_caches() -> Iterator[Any]:
-    yield block_cache.initial(_blocks(2), 2, [None, 1], [False, False], jobs=3)
-    yield block_cache.initial(_blocks(2), 3, [None, 1], [False, True], jobs=3)
+    yield block_cache.initial(_blocks(2), [2, 4], [None, 1], [False, False], jobs=3)
+    yield block_cache.initial(_blocks(2), [3, 2], [None, 1], [False, True], jobs=3)
 
 
 LARGER: dict[str, Callable[[], Iterable[Any]]] = {

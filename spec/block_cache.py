@@ -39,7 +39,6 @@ from spec.logic import (
     Truth,
     but,
     call,
-    constant,
     constant_map,
     implies,
     ite,
@@ -48,8 +47,6 @@ from spec.logic import (
     total,
     zeroed,
 )
-
-stem = Stem("block_cache")
 
 IDLE, RUNS, LOADS, KEPT = 0, 1, 2, 3  # phases of a row
 
@@ -60,12 +57,13 @@ class BlockCacheState:
 
     In a row ``r`` with ``windowed(r) == 1`` the next token reads the ``window(r)`` whole blocks and ``window_rest(r)``
     tokens before it: one token less than the engine's window. In a row with ``stateful(r) == 1`` it reads a state
-    alone, which stands at the last place of the row. Both depend on the group of layers to which the row belongs.
+    alone, which stands at the last place of the row. A block of a row ``r`` has ``block_size(r)`` tokens, and all
+    lengths of the row are in such blocks. All of this depends on the group of layers to which the row belongs.
     """
 
     pool: BlockPoolState
     flight: InFlightState
-    block_size: Number = constant("number", shared="page_size")
+    block_size: Map = constant_map(1)
     windowed: Map = constant_map(1)
     window: Map = constant_map(1)
     window_rest: Map = constant_map(1)
@@ -82,22 +80,25 @@ MAPS = ("whole", "rest", "ahead_whole", "ahead_rest", "first", "phase")
 
 
 def initial(
-    pool: BlockPoolState, block_size: int, windows: list[int | None], stateful: list[bool], jobs: int = 2
+    pool: BlockPoolState, sizes: list[int], windows: list[int | None], stateful: list[bool], jobs: int = 2
 ) -> BlockCacheState:
-    """No row is in use (finite reading). ``windows``: for each group how many tokens before it a token reads, one less
-    than the engine's window; ``None`` for all. ``stateful``: the groups whose layers have states. ``jobs``: the most
-    passes and transfers in flight.
+    """No row is in use (finite reading). ``sizes``: for each group the tokens of a block. ``windows``: for each group
+    how many tokens before it a token reads, one less than the engine's window; ``None`` for all. ``stateful``: the
+    groups whose layers have states. ``jobs``: the most passes and transfers in flight.
     """
-    maps: dict[str, FiniteMap] = {name: FiniteMap(1) for name in ("windowed", "window", "window_rest", "stateful")}
+    names = ("block_size", "windowed", "window", "window_rest", "stateful")
+    maps: dict[str, FiniteMap] = {name: FiniteMap(1) for name in names}
     for row in pool.rows.items():
-        window, states = windows[pool.group(row)], stateful[pool.group(row)]
+        group = pool.group(row)
+        size, window, states = sizes[group], windows[group], stateful[group]
+        maps["block_size"] = maps["block_size"].put(row, size)
         if window is not None:
             maps["windowed"] = maps["windowed"].put(row, 1)
-            maps["window"] = maps["window"].put(row, window // block_size)
-            maps["window_rest"] = maps["window_rest"].put(row, window % block_size)
+            maps["window"] = maps["window"].put(row, window // size)
+            maps["window_rest"] = maps["window_rest"].put(row, window % size)
         maps["stateful"] = maps["stateful"].put(row, int(states))
     flight = in_flight.initial(jobs, pool.blocks.size)
-    return BlockCacheState(pool, flight, block_size, **maps, **{name: FiniteMap(1) for name in MAPS})
+    return BlockCacheState(pool, flight, **maps, **{name: FiniteMap(1) for name in MAPS})
 
 
 def start(st: BlockCacheState) -> BlockCacheState:
@@ -105,7 +106,12 @@ def start(st: BlockCacheState) -> BlockCacheState:
     return but(zeroed(st, MAPS, ()), pool=block_pool_state.start(st.pool), flight=in_flight.start(st.flight))
 
 
-stem.state, stem.start = BlockCacheState, start
+def blocks_have_tokens(st: BlockCacheState) -> Truth:
+    """A block of each row has room for a token."""
+    return st.pool.rows.all(lambda r: st.block_size(r) >= 1)
+
+
+stem = Stem("block_cache", state=BlockCacheState, start=start, sizes=blocks_have_tokens)
 stem.part("pool", block_pool.stem)
 
 
@@ -257,7 +263,7 @@ def admit_and_load(
         promises=(
             *_may_be_admitted(st, row, story),
             in_flight.is_new(st.flight, job),
-            requires(formed(to, st.block_size), "the new length is well formed"),
+            requires(formed(to, st.block_size(row)), "the new length is well formed"),
             requires((touched(to) == 0) | st.pool.indices.has(touched(to) - 1), "the row has room for the new length"),
             *_is_found(st, row, story, skipped, found),
             requires(
@@ -298,7 +304,7 @@ def allocate(st: BlockCacheState, row: Number, to: Length, skipped: Number, chos
     return Step(
         promises=(
             is_running(st, row),
-            requires(formed(to, st.block_size), "the new length is well formed"),
+            requires(formed(to, st.block_size(row)), "the new length is well formed"),
             requires(at_most(ahead(st, row), to), "the new length is no shorter than the old one"),
             requires((touched(to) == 0) | st.pool.indices.has(touched(to) - 1), "the row has room for the new length"),
         ),
@@ -345,7 +351,7 @@ def _computed(st: BlockCacheState, row: Number, to: Length, named: Set, asked: R
     return Step(
         promises=(
             asked,
-            requires(formed(to, st.block_size), "the new length is well formed"),
+            requires(formed(to, st.block_size(row)), "the new length is well formed"),
             requires(at_most(computed(st, row), to), "computed tokens stay computed"),
             requires(at_most(to, ahead(st, row)), "the row has slots for the tokens that are computed"),
         ),
@@ -596,7 +602,8 @@ def computed_within_slots(st: BlockCacheState) -> Truth:
     """A row never counts more tokens as computed than it has slots for, and has exactly the places that these need."""
 
     def within(r: Number) -> Truth:
-        shaped = formed(computed(st, r), st.block_size) & formed(ahead(st, r), st.block_size)
+        size = st.block_size(r)
+        shaped = formed(computed(st, r), size) & formed(ahead(st, r), size)
         return shaped & at_most(computed(st, r), ahead(st, r)) & (st.pool.length(r) == touched(ahead(st, r)))
 
     return st.pool.rows.all(within)

@@ -86,7 +86,7 @@ def has_room(st: BlockCacheState, row: Number, story: Number, to: Length) -> Tru
     nothing for it. (Of a request that needs rows in several groups of layers this is said for each row alone.)
     """
     need = touched(to)
-    fits = formed(to, st.block_size) & (need > 0) & st.pool.indices.has(need - 1) & (need <= st.pool.blocks.size)
+    fits = formed(to, st.block_size(row)) & (need > 0) & st.pool.indices.has(need - 1) & (need <= st.pool.blocks.size)
     return fits & st.pool.rows.has(row) & st.pool.stories.has(story)
 
 

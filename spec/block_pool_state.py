@@ -7,8 +7,9 @@ out and has no holder. Several rows may hold one block: then all of them have it
 belong to one group of layers, ``home(block)``. ``refs(block)`` is the reference count of the block. A block that
 nobody holds is free; it keeps its content until it is handed out again.
 
-A *story* is the whole text that a request will ever have, with all else on which its KV cache depends (adapter, salt).
-``tells(story, index)`` is the number of the story's prefix that ends with the block at this index: two stories that
+A *story* is the whole text that a request will ever have, with all else on which its KV cache depends (adapter, salt),
+cut into blocks of one size: groups of layers whose blocks differ in size have stories of their own for one text.
+``tells(story, index)`` is the number of the prefix that ends with the block at this index: two stories of one size that
 begin alike have the same numbers there. ``content(block)`` is the prefix for which the block was computed, and
 ``UNWRITTEN`` while it is not computed whole. ``hash(block)`` is the prefix under which the prefix cache finds the
 block, and ``NO_HASH`` where it finds the block under none. A block hash of an engine covers the group and all tokens

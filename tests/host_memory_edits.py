@@ -130,17 +130,17 @@ def made(edit: Edit) -> Iterator[None]:
     module = import_module(edit.module)
     kind, _, method = edit.of.partition(".")
     holder, name = (getattr(module, kind), method) if method else (module, kind)
-    real = getattr(holder, name)
+    real, kept = getattr(holder, name), inspect.getattr_static(holder, name)
     lines = textwrap.dedent(inspect.getsource(inspect.unwrap(real))).splitlines()
     text = "\n".join(line for line in lines if not (method and line.startswith("@"))) + "\n"
     assert edit.old in text, f"{edit.of} has no {edit.old!r}"
     names: dict[str, Any] = {}
     exec(text.replace(edit.old, edit.new, 1), module.__dict__, names)
-    setattr(holder, name, names[name])
+    setattr(holder, name, classmethod(names[name]) if isinstance(kept, classmethod) else names[name])
     try:
         yield
     finally:
-        setattr(holder, name, real)
+        setattr(holder, name, kept)
 
 
 def broken(

@@ -147,6 +147,6 @@ def test_a_request_that_is_called_new_again_keeps_what_steps_in_flight_compute()
 
 def test_a_pass_uses_the_states_from_the_one_on_that_it_goes_on_from() -> None:
     """A state at place p is that after the tokens up to the end of block p, or of a part of it."""
-    state: Any = SimpleNamespace(block_size=4, first=lambda row: row)
+    state: Any = SimpleNamespace(block_size=lambda _: 4, first=lambda row: row)
     assert [first_state(state, 0, start) for start in (0, 1, 4, 5, 8, 9)] == [0, 0, 0, 1, 1, 2]
     assert first_state(state, 1, 1) == 1

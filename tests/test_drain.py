@@ -204,7 +204,7 @@ def test_a_request_that_does_not_fit_into_the_pool_is_not_said_to_come_back(stem
             room = full_pool(st.rows).indices.has(touched(to)) & (session == 0)
             return is_row(st.rows, row) & st.contents.stories.has(story) & no(st.tree.stateful) & room
         room = st.pool.indices.has(touched(to) - 1) & st.pool.rows.has(row)
-        return room & st.pool.stories.has(story) & formed(to, st.block_size)
+        return room & st.pool.stories.has(story) & formed(to, st.block_size(row))
 
     assert "unsat" not in prover.solve(from_few(returning(stem, longer)[claim]), FEW)
 
@@ -217,9 +217,9 @@ def test_where_nothing_is_in_use_each_row_that_fits_gets_its_blocks() -> None:
     admit, allocate = drain.returns.calls
     served = refused = 0
     for st in hints_of("block_cache").small():
-        for tokens in range(1, (st.pool.blocks.size + 2) * st.block_size):
-            to = in_pages(tokens, st.block_size)
-            row, story = min(st.pool.rows.items()), min(st.pool.stories.items())
+        row, story = min(st.pool.rows.items()), min(st.pool.stories.items())
+        for tokens in range(1, (st.pool.blocks.size + 2) * st.block_size(row)):
+            to = in_pages(tokens, st.block_size(row))
             begun = admit(st, row, story, 0, Seq())
             assert begun.granted
             need = least(begun.then, row, to)

@@ -17,7 +17,9 @@ SIZE = 4  # tokens of a block
 def law_of(windows: list[int | None], states: list[bool]) -> Law:
     """The law on a pool of 8 blocks, in which all requests have one text. Row ``r`` is one of group ``r % groups``."""
     pool = block_pool.initial(8, 2 * len(windows), 4, groups=len(windows))
-    return Law(hints_of("block_cache").stem, block_cache.initial(pool, SIZE, windows, states), strict=False)
+    return Law(
+        hints_of("block_cache").stem, block_cache.initial(pool, [SIZE] * len(windows), windows, states), strict=False
+    )
 
 
 def filled(law: Law, row: int, blocks: list[int], named: set[int]) -> None:
@@ -42,7 +44,7 @@ def test_a_hit_goes_as_far_as_blocks_are_cached() -> None:
     law = law_of([None], [False])
     filled(law, 1, [1, 2, 3], {1, 2})
     economy = economy_of(law)
-    economy.admits(2, [2], 0, tokens=16)
+    economy.admits(2, [2], [0], tokens=16)
     economy.launches(2, start=2 * SIZE)
     assert told(law) == []
     economy.launches(2, start=SIZE)
@@ -55,7 +57,7 @@ def test_the_last_token_is_computed_in_any_case() -> None:
     filled(law, 1, [1, 2], {1, 2})
     economy = economy_of(law)
     for tokens, blocks in ((8, 1), (9, 2), (1, 0)):
-        economy.admits(2, [2], 0, tokens)
+        economy.admits(2, [2], [0], tokens)
         assert economy.had[2] == blocks * SIZE
 
 
@@ -63,7 +65,7 @@ def test_a_hash_of_this_call_does_not_count() -> None:
     law = law_of([None], [False])
     economy = economy_of(law)
     filled(law, 1, [1, 2], {1, 2})
-    economy.admits(2, [2], 0, tokens=16)
+    economy.admits(2, [2], [0], tokens=16)
     assert economy.had[2] == 0
 
 
@@ -85,7 +87,7 @@ def test_each_group_has_what_it_needs(
     filled(law, 1, [4, 5, 6], cached[1])
     pool = law.state.pool
     hashes = {block: pool.hash(block) for block in pool.blocks.items() if pool.hash(block)}
-    assert longest(law.state, [4, 3], 0, 3, hashes) == blocks
+    assert longest(law.state, [4, 3], [0, 0], 3 * SIZE, hashes) == blocks * SIZE
 
 
 def test_a_preemption_that_gives_nothing_back_is_told() -> None:

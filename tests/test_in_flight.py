@@ -41,7 +41,7 @@ UNUSED = "no pass in flight and no other transfer uses a block that the transfer
 
 def empty(blocks: int = 2) -> BlockCacheState:
     """Blocks of two tokens, two rows, and room for three jobs."""
-    return law.initial(block_pool.initial(blocks, rows=2, indices=2), 2, [None], [False], jobs=3)
+    return law.initial(block_pool.initial(blocks, rows=2, indices=2), [2], [None], [False], jobs=3)
 
 
 def after(st: BlockCacheState, *calls: tuple[Any, ...]) -> BlockCacheState:
@@ -106,7 +106,7 @@ def test_a_transfer_that_has_failed_lets_its_row_go_on() -> None:
 
 
 def test_what_a_transfer_reads_is_not_given_up_by_a_window() -> None:
-    st = law.initial(block_pool.initial(2, rows=2, indices=2), 2, [1], [False], jobs=2)
+    st = law.initial(block_pool.initial(2, rows=2, indices=2), [2], [1], [False], jobs=2)
     st = after(st, *with_blocks(1, 1, 2), ("compute", 1, Length(1, 1), Set([1])), ("send", 1, 1))
     assert refused(st, "slide", 1, 1, Set([1])) == ["no transfer of the row reads a block that it gives up"]
     after(st, ("end", 1), ("slide", 1, 1, Set([1])))

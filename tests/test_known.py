@@ -232,7 +232,14 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
 
 @pytest.mark.parametrize("member", AVOIDED)
 def test_a_scheduler_is_drawn_without_what_a_known_difference_needs(member: BlockCacheExclusion) -> None:
-    plain = {"policy": "fcfs", "caching": True, "steps_in_flight": 1, "layers": [], "drafts": 0, "eagle": False}
+    plain = {
+        "policy": "fcfs",
+        "caching": True,
+        "steps_in_flight": 1,
+        "layers": [ATTENTION],
+        "drafts": 0,
+        "eagle": False,
+    }
     plain |= {"transfers": False, "blocks": 10, "block_size": 4, "requests": 3}
     drawn, avoided = ({**plain, **change} for change in AVOIDED[member])
     for exclude, expected in (({member}, avoided), (set(), drawn)):
@@ -269,8 +276,8 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
     ],
 )
 def test_an_exclusion_leaves_what_it_does_not_need(member: BlockCacheExclusion, config: Json) -> None:
-    drawn = {"policy": "fcfs", "caching": True, "steps_in_flight": 1, "layers": [], "drafts": 0, "transfers": False}
-    drawn |= config
+    drawn = {"policy": "fcfs", "caching": True, "steps_in_flight": 1, "layers": [ATTENTION], "drafts": 0}
+    drawn |= {"transfers": False, "block_size": 4, **config}
     machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": {member}})()
     assert machine.avoiding(drawn) == drawn
 

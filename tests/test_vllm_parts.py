@@ -49,11 +49,11 @@ def test_a_harmless_edit_shows_nothing(edit: str) -> None:
 
 
 def test_all_sources_of_copies_are_read_before_a_target_is_written() -> None:
-    memory = BlockMemory(2, 1)
+    memory = BlockMemory([2])
     memory.write(0, [1], 0, memory.prefixes([7, 8], 0))
     memory.copy_all([(1, 2), (2, 3)])
     assert memory.wrong(0, [2], memory.prefixes([7, 8], 0), 0) is None
-    assert memory.wrong(0, [3], memory.prefixes([7, 8], 0), 0) == (0, 3)
+    assert memory.wrong(0, [3], memory.prefixes([7, 8], 0), 0) == (0, 3, 0)
 
 
 def test_a_checkpoint_is_the_state_after_its_own_tokens() -> None:

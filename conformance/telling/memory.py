@@ -14,7 +14,7 @@ from typing import Any
 from conformance.driver.protocol import Json
 from conformance.driver.shadow import BLOCK_SLOTS, BLOCKS, FULL, STATES, SWA, Shadow, SlotContent, WrongSlot
 from conformance.stems.allocator.protocol import AllocatorSnapshot
-from conformance.stems.block_cache.protocol import BlockCacheSnapshot
+from conformance.stems.block_cache.protocol import BlockCacheSnapshot, sizes_of
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.lock_ref.projection import KeyedTree
@@ -30,13 +30,18 @@ PADDING = 0
 _BLOCK = re.compile(r"\bblock \d+")  # where words say in which block the contents are
 
 
+def _largest_block(config: Json) -> int:
+    """The slots of the largest blocks of a run; 1 where it has none."""
+    return max(sizes_of(config)) if "layers" in config and "block_size" in config else config.get("block_size") or 1
+
+
 class MemoryPicture:
     """Draws the snapshots of one run. ``config``: of the trace. ``shadow``: what each slot holds. ``beside``: another
     request came in the first operation, which is step 0 then.
     """
 
     def __init__(self, config: Json, shadow: Shadow, beside: bool = False) -> None:
-        self.size: int = config.get("page_size") or config.get("block_size") or 1
+        self.size: int = config.get("page_size") or _largest_block(config)
         self.pages: Mapping[str, int] = {
             FULL: config.get("size", 0),
             SWA: config.get("size_swa", 0),

@@ -32,7 +32,7 @@ MORE: Mapping[str, Mapping[str, int]] = {
     "mamba_slots": {"states": 5, "owners": 6, "requests": 3, "first_node": 4},
     "cache": {"rows": 5, "limit": 2, "sessions": 2, "requests": 2, "first_node": 4, "owners": 7},
     "block_pool": {"blocks": 4, "tables": 3, "places": 4, "stories": 2},
-    "block_cache": {"blocks": 4, "places": 4, "stories": 2, "page_size": 3},
+    "block_cache": {"blocks": 4, "places": 4, "stories": 2},
     "host_tier": {"keys": 3, "slots": 2, "blocks": 4, "parts": 2, "jobs": 2},
     "kv_events": {"blocks": 3, "media": 3},
 }

@@ -117,7 +117,7 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
     },
     "BlockCacheState": dict.fromkeys(
         (
-            *("windowed", "window", "window_rest", "stateful"),
+            *("block_size", "windowed", "window", "window_rest", "stateful"),
             *("whole", "rest", "ahead_whole", "ahead_rest", "first", "phase"),
         ),
         lambda st, r: st.pool.rows.has(r),

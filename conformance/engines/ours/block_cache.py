@@ -21,6 +21,7 @@ from conformance.stems.block_cache.protocol import (
     RequestLoad,
     RequestPass,
     Transfers,
+    sizes_of,
 )
 from conformance.stems.block_pool.protocol import Name
 from impl.block_cache import RESUMED, BlockTable, Hasher, Request, Scheduler, block_hash
@@ -108,7 +109,7 @@ class OurScheduler:
         self.pool = BlockPool(config["blocks"])
         self.scheduler = kind(
             self.pool,
-            config["block_size"],
+            sizes_of(config),
             [_window(group) for group in config["layers"]],
             batch=config["batch"],
             requests=config["requests"],

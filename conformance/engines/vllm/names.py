@@ -7,6 +7,7 @@ its block.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 Text = tuple[int, ...]
@@ -19,8 +20,22 @@ class DigestTexts:
         self._texts: dict[bytes, tuple[int, Text]] = {}
 
     def text(self, digest: bytes) -> tuple[int, Text] | None:
-        """Mark and tokens; ``None`` if nobody has made this digest."""
-        return self._texts.get(digest)
+        """Mark and tokens; ``None`` if nobody has made this digest.
+
+        In older releases the hash of a block that is larger than what is hashed at once is made of all the digests in
+        it, one behind the other.
+        """
+        known = self._texts.get(digest)
+        return self._joined(digest) if known is None else known
+
+    def _joined(self, digests: bytes) -> tuple[int, Text] | None:
+        """The text of the last of these digests, each of which is of a text that goes on from the one before."""
+        each = len(next(iter(self._texts), digests))
+        found = [self._texts.get(digests[at : at + each]) for at in range(0, len(digests), each)]
+        for one, more in pairwise(found):
+            if one is None or more is None or one[0] != more[0] or more[1][: len(one[1])] != one[1]:
+                return None
+        return found[-1] if len(found) > 1 else None
 
     def written_down(self, hasher: Callable[[Any], list[bytes]], size: int, mark: int) -> Callable[[Any], list[bytes]]:
         """The hasher of a request whose text has ``mark``, which writes down what it hashes. ``size``: the tokens of a

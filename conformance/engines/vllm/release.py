@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -315,6 +314,8 @@ class VLLMRelease:
             raise Unsupported("a step has room for a block, where the release caches states at block boundaries")
         if setup.stages > 1 and not self.has_async_stages:
             raise Unsupported("the release's asynchronous scheduler serves no model with pipeline stages")
+        if setup.eagle and len({spec.block_size for spec in groups}) > 1 and not self.has_eagle_of_sizes:
+            raise Unsupported("the release looks up no hit for an EAGLE head where groups have blocks of several sizes")
         layers = [self._specs.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(groups)]
         if setup.eagle:
             self._mark_eagle(layers)
@@ -352,7 +353,7 @@ class VLLMRelease:
         hit = self._utils.resolve_cache_hit_alignment_tokens(
             scheduler.kv_cache_config, scheduler.vllm_config, scheduler.block_size, scheduler.hash_block_size
         )
-        sizes, lookahead = (scheduler.hash_block_size, setup.block_size), setup.hash_lookahead
+        sizes, lookahead = (scheduler.hash_block_size, setup.state_size), setup.hash_lookahead
         compute, drops = self._compute_checkpoints, setup.shortens_hits
         more = {}
         if self.has_long_hashes:
@@ -402,14 +403,11 @@ class VLLMRelease:
         return {} if tuning.retention is None else {RETENTION: tuning.retention}
 
     def _sizes(self, setup: Setup, config: StandIn, cached: Any) -> dict[str, int]:
-        """The tokens of a block, and of a hash where the release asks for them: the release decides them where it lets
-        a hash have fewer tokens than a block. Raises ``Unsupported`` where it refuses.
+        """The tokens of a block, and of a hash where the release asks for them: it decides them itself then. Raises
+        ``Unsupported`` where it refuses.
         """
         if "hash_block_size" not in inspect.signature(self._synchronous.__init__).parameters:
             return {"block_size": setup.block_size}
-        if not self.matches_units:
-            whole = math.lcm(*(group.kv_cache_spec.block_size for group in cached.kv_cache_groups))
-            return {"block_size": whole, "hash_block_size": whole}
         try:
             whole, unit = self._utils.resolve_kv_cache_block_sizes(cached, config)
         except ValueError as error:
@@ -436,6 +434,13 @@ class VLLMRelease:
         """A step may compute less than a block of a model whose states are cached at block boundaries."""
         refused = r"long_prefill_token_threshold\s*>=\s*(self\.cache_config\.)?block_size"
         return re.search(refused, self.imported.text("config.vllm")) is None
+
+    @cached_property
+    def has_eagle_of_sizes(self) -> bool:
+        """A hit is made shorter for an EAGLE head also where groups of layers have blocks of several sizes. Else an
+        assertion stops the server at the first hit.
+        """
+        return "aligned_length is not compatible with eagle" not in self.imported.text(SINGLE)
 
     @cached_property
     def matches_units(self) -> bool:

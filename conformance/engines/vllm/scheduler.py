@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from math import lcm
 from typing import Any
 
 from conformance.driver.protocol import Json, PublishedEvents, Unsupported
@@ -34,6 +35,7 @@ from conformance.stems.block_cache.protocol import (
     RequestPass,
     Tables,
     Transfers,
+    sizes_of,
 )
 from conformance.stems.block_pool.protocol import Name
 
@@ -56,7 +58,7 @@ class VLLMScheduler:
 
     def __init__(self, release: VLLMRelease, config: Json) -> None:
         self._release, self._names = release, DigestTexts()
-        self._groups, self._setup = config["layers"], _setup(config)
+        self._groups, self._sizes, self._setup = config["layers"], sizes_of(config), _setup(config)
         self.lacks = frozenset({"draft"}) if not self._setup.drafts or self._setup.steps_in_flight > 1 else frozenset()
         try:
             self._scheduler = release.scheduler(self._setup, self._specs())
@@ -164,7 +166,7 @@ class VLLMScheduler:
             load = self._loading.pop(request)
             if end == load.first:
                 connector.failed(request)
-            size = self._setup.block_size
+            size = self._setup.block_size  # of all groups, where there are transfers
             lost += [block for table in load.tables for block in table[end // size : -(-load.end // size)]
                      if end < load.end]  # fmt: skip
         done = None if self._host is None else self._host.done([*transfers.received], transfers.stored)
@@ -265,11 +267,13 @@ class VLLMScheduler:
             if move.kind == "get":
                 for key in [key for key in self._checkpoints if key[-1] in move.blocks]:
                     del self._checkpoints[key]
-            elif move.kind == "cache_partial" and move.first % self._setup.block_size == 0:
+            elif move.kind == "cache_partial":
                 assert move.request is not None
                 assert move.group is not None
-                self._watched.apart(move)
-                self._checkpoints[move.request, move.group, move.blocks[0]] = move.first // self._setup.block_size - 1
+                place, rest = divmod(move.first, self._sizes[move.group])
+                if not rest:
+                    self._watched.apart(move)
+                    self._checkpoints[move.request, move.group, move.blocks[0]] = place - 1
 
     def _tables(self, name: str) -> Tables:
         """The blocks of a request, each at the place of which its contents are."""
@@ -289,20 +293,21 @@ class VLLMScheduler:
     # Its groups of layers.
 
     def _specs(self) -> list[Any]:
-        return [self._spec(group) for group in self._groups]
+        return [self._spec(group, size) for group, size in zip(self._groups, self._sizes, strict=True)]
 
-    def _spec(self, group: Json) -> Any:
+    def _spec(self, group: Json, size: int) -> Any:
         setup = self._setup
         if group["kind"] == FULL:
-            return self._release.full(setup.block_size)
+            return self._release.full(size)
         if group["kind"] == WINDOW:
-            return self._release.window(setup.block_size, group["window"])
-        return self._release.mamba(setup.block_size, setup.drafts, setup.align, group.get("checkpoint"))
+            return self._release.window(size, group["window"])
+        return self._release.mamba(size, setup.drafts, setup.align, group.get("checkpoint"))
 
 
 def _setup(config: Json) -> Setup:
     """The configuration of a run. ``Unsupported`` if no server has it."""
-    kinds = {group["kind"] for group in config["layers"]}
+    kinds, sizes = {group["kind"] for group in config["layers"]}, sizes_of(config)
+    state_sizes = {size for size, group in zip(sizes, config["layers"], strict=True) if group["kind"] == MAMBA}
     align = MAMBA in kinds and bool(config["caching"])
     in_flight, drafts = config.get("steps_in_flight", 1), config.get("drafts", 0)
     if not kinds <= {FULL, WINDOW, MAMBA}:
@@ -311,21 +316,27 @@ def _setup(config: Json) -> Setup:
         raise Unsupported("one to four steps are in flight")
     if config.get("eagle") and (not drafts or config["layers"][0]["kind"] == MAMBA):
         raise Unsupported("an EAGLE head drafts, and is in the first group, which has attention")
+    if config.get("transfers") and len(set(sizes)) > 1:
+        raise Unsupported("transfers are driven where all groups of layers have blocks of one size")
+    if len(state_sizes) > 1:
+        raise Unsupported("all groups with states have blocks of one size, which a server configures")
     if config.get("host") and not config.get("transfers"):
         raise Unsupported("host memory is behind a connector, which transfers need")
     retention = config.get("tuning", {}).get("retention") or 0
-    chunk = config["block_size"] * (config.get("host") or {"blocks_per_slot": 1})["blocks_per_slot"]
+    chunk = lcm(*sizes) * (config.get("host") or {"blocks_per_slot": 1})["blocks_per_slot"]
     if retention % chunk or (retention and kinds == {FULL}):
         raise Unsupported("blocks are retained every so many whole blocks, of layers with a window or with states")
     match = config.get("tuning", {}).get("match")
-    if match is not None and (config["block_size"] % match or len(config["layers"]) == 1 or not config["caching"]):
+    is_unit = match is None or not any(size % match for size in sizes)
+    if match is not None and (not is_unit or len(config["layers"]) == 1 or not config["caching"]):
         raise Unsupported("a block has a whole number of hashes, of a prefix cache of several groups of layers")
     if MAMBA in kinds and not align:
         raise Unsupported("without a prefix cache a block of states is as large as the longest text")
     if len({group.get("checkpoint") for group in config["layers"] if group["kind"] == MAMBA}) > 1:
         raise Unsupported("all groups with states leave their checkpoints alike")
     return Setup(
-        block_size=config["block_size"],
+        block_size=min(sizes),
+        state_size=max(state_sizes, default=0),
         blocks=config["blocks"] + 1,
         caching=config["caching"],
         batch=config["batch"],

@@ -55,16 +55,18 @@ class Tuning:
 class Setup:
     """What a run configures of a scheduler.
 
-    ``block_size``: tokens of a block. ``blocks``: blocks of the pool, with the null block. ``batch``: most tokens of a
-    step. ``requests``: most requests that run at once. ``max_length``: most tokens of a request. ``threshold``: most
-    tokens of a chunk of a prompt, 0 for any number. ``drafts``: draft tokens of a request in a step. ``eagle``: the
-    drafts come from an EAGLE head, which has KV cache of its own; else from n-grams. ``steps_in_flight``: 1, 2 with the
-    asynchronous scheduler, or more where the model is also split into pipeline stages. ``align``: mamba states are
-    cached at block boundaries. ``events``: the pool says what it stores and removes. ``transfers``: KV cache comes from
-    other servers and is read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``:
-    ``recompute`` or ``fail``, what becomes of a request of whose transfer a part did not come. ``host``: host memory in
-    place of other servers. ``tuning``: options that most servers do not set. ``layers``: the groups of layers, as in
-    the configuration of a run. ``both_ways``: who answers also lets other servers read what it has computed.
+    ``block_size``: tokens of the smallest blocks: vLLM's own ``block_size`` is that of the group whose blocks are
+    smallest. ``state_size``: tokens of a block of states. ``blocks``: of the pool, with the null block. ``batch``: most
+    tokens of a step. ``requests``: most requests that run at once. ``max_length``: most tokens of a request.
+    ``threshold``: most tokens of a chunk of a prompt, 0 for any number. ``drafts``: draft tokens of a request in a
+    step. ``eagle``: the drafts come from an EAGLE head, which has KV cache of its own; else from n-grams.
+    ``steps_in_flight``: 1, 2 with the asynchronous scheduler, or more where the model is also split into pipeline
+    stages. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what it stores and
+    removes. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a transfer of which
+    nothing came is offered again. ``failure``: ``recompute`` or ``fail``, what becomes of a request of whose transfer a
+    part did not come. ``host``: host memory in place of other servers. ``tuning``: options that most servers do not
+    set. ``layers``: the groups of layers, as in the configuration of a run. ``both_ways``: who answers also lets other
+    servers read what it has computed.
     """
 
     block_size: int
@@ -85,6 +87,7 @@ class Setup:
     failure: str = "recompute"
     host: HostTier | None = None
     tuning: Tuning = Tuning()
+    state_size: int = 0
     layers: Sequence[Json] = ()
     both_ways: bool = False
 
@@ -189,6 +192,7 @@ def _cache(setup: Setup) -> StandIn:
         enable_mamba_fine_grained_prefix_cache=False,
         enable_mamba_shared_prefix_checkpoint=setup.tuning.junctions,
         prefix_cache_retention_interval=setup.tuning.retention,
+        hash_block_size=None,  # what older releases call it; only where a server may set it do runs do so
         prefix_match_unit=setup.tuning.match,
         **(_CACHE_WITH_HOST if setup.host is not None else {}),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import lcm
 
 from conformance.driver.lockstep import CHOICE, Finding, Law
 from conformance.driver.protocol import Json
@@ -35,34 +36,37 @@ STATES_SENTENCE = (
 )
 
 
-def longest(st: BlockCacheState, rows: Sequence[int], story: int, most: int, hashes: Mapping[int, int]) -> int:
-    """How many whole blocks of a text the prefix cache has, at most ``most``, so that each row of the request could go
-    on behind them. ``rows``: of the request, one for each group. ``hashes``: those that blocks had when the call began;
-    a hash that came since does not count, since what it stands for may not be computed yet.
+def longest(
+    st: BlockCacheState, rows: Sequence[int], stories: Sequence[int], most: int, hashes: Mapping[int, int]
+) -> int:
+    """How many tokens of a text the prefix cache has, at most ``most``, so that each row of the request could go on
+    behind them: in each group whole blocks. ``rows``, ``stories``: of the request, one for each group. ``hashes``:
+    those that blocks had when the call began; a hash that came since does not count, since what it stands for may not
+    be computed yet.
     """
     cached = {
-        (st.pool.home(block), st.pool.index(block))
+        (home, st.pool.index(block))
         for block, known in hashes.items()
-        if known == st.pool.hash(block) == st.pool.tells(story, st.pool.index(block))
+        if known == st.pool.hash(block) == st.pool.tells(stories[home := st.pool.home(block)], st.pool.index(block))
     }
-    fits = (n for n in range(most, 0, -1) if all(_goes_on(st, row, n, cached) for row in rows))
+    step = lcm(*(st.block_size(row) for row in rows))
+    fits = (n for n in range(most // step * step, 0, -step) if all(_goes_on(st, row, n, cached) for row in rows))
     return next(fits, 0)
 
 
-def _goes_on(st: BlockCacheState, row: int, places: int, cached: set[tuple[int, int]]) -> bool:
-    """The row could go on behind so many places with what is cached."""
-    group = st.pool.group(row)
+def _goes_on(st: BlockCacheState, row: int, tokens: int, cached: set[tuple[int, int]]) -> bool:
+    """The row could go on behind so many tokens with what is cached."""
+    group, places = st.pool.group(row), tokens // st.block_size(row)
     last = places - 1
-    first = last if has_states(st, row) else min(last, first_read(st, row, places * st.block_size))
+    first = last if has_states(st, row) else min(last, first_read(st, row, tokens))
     return all((group, place) in cached for place in range(first, places))
 
 
 @dataclass
 class Economy:
-    """What a scheduler wastes in a run. ``size``: the tokens of a block."""
+    """What a scheduler wastes in a run."""
 
     law: Law
-    size: int
     hashes: dict[int, int] = field(default_factory=dict)
     had: dict[int, int] = field(default_factory=dict)  # by request that was admitted in this call, in tokens
 
@@ -70,7 +74,7 @@ class Economy:
     def of(cls, law: Law, config: Json) -> Economy | None:
         """``None`` where it is not looked at."""
         apart = config.get("transfers", False) or config["eagle"] or not config["caching"]
-        return None if apart else cls(law, config["block_size"])
+        return None if apart else cls(law)
 
     def begins(self) -> None:
         """A call of the scheduler begins."""
@@ -78,10 +82,9 @@ class Economy:
         self.hashes = {b: known for b in pool.blocks.items() if (known := pool.hash(b)) != NO_HASH}
         self.had.clear()
 
-    def admits(self, request: int, rows: Sequence[int], story: int, tokens: int) -> None:
+    def admits(self, request: int, rows: Sequence[int], stories: Sequence[int], tokens: int) -> None:
         """A request gets its rows, and nothing is done for it before. ``tokens``: of its text so far."""
-        most = max(0, tokens - 1) // self.size
-        self.had[request] = self.size * longest(self.law.state, rows, story, most, self.hashes)
+        self.had[request] = longest(self.law.state, rows, stories, max(0, tokens - 1), self.hashes)
 
     def launches(self, request: int, start: int) -> None:
         """A pass of a request that was admitted in this call begins at the token ``start``."""
@@ -92,8 +95,9 @@ class Economy:
     def goes_on(self, request: int, rows: Sequence[int], start: int) -> None:
         """A pass of a request begins at the token ``start``; its ``rows``, one a group, have their blocks for it."""
         st = self.law.state
-        flight, last = st.flight, (start - 1) // self.size
+        flight = st.flight
         for row in (row for row in rows if has_states(st, row)):
+            last = (start - 1) // st.block_size(row)
             jobs = [job for job in flight.jobs.items() if flight.row(job) == row and flight.kind(job) != NO_JOB]
             early = [block for block in of_row(st.pool, row) if st.pool.index(block) < last]
             if idle := [block for block in early if not any(flight.uses(job, block) for job in jobs)]:

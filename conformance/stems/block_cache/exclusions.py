@@ -15,7 +15,8 @@ class BlockCacheExclusion(StrEnum):
     TRANSFERS_IN_FLIGHT = "block_cache.transfers_in_flight"  # transfers where two or more steps are in flight
     RESET_IN_FLIGHT = "block_cache.reset_in_flight"  # resets during a step, with transfers
     STALLED_LOADS = "block_cache.stalled_loads"  # transfers that are offered again, not if failed requests end
-    EVENTS_OF_WINDOWS = "block_cache.events_of_windows"  # KV events with drafts in a model with windows
+    EVENTS_OF_WINDOWS = "block_cache.events_of_windows"  # KV events with drafts in a model with windows, and of windows
+    # that are no longer than a block
     EVENTS_OF_PARTS = "block_cache.events_of_parts"  # KV events where the prefix cache finds parts of blocks
     PARTS_IN_ONE_STEP = "block_cache.parts_in_one_step"  # two requests in a step where it finds parts of blocks
     MOVED_HASHES = "block_cache.moved_hashes"  # two or more steps in flight where it finds parts of blocks

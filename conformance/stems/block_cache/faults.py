@@ -121,8 +121,8 @@ class OffersWholePrompt(BlockTable):
 class SlotsForTextAlone(Scheduler):
     """A pass gets slots for its text, and none for its drafts."""
 
-    def _places(self, request: Request, count: int) -> int:
-        return -(-min(request.hoped + count, request.length) // self.size)
+    def _reach(self, request: Request, count: int) -> int:
+        return min(request.hoped + count, request.length)
 
 
 class CountsRefusedDrafts(Scheduler):
@@ -141,7 +141,7 @@ class KeepsCountOfPreempted(Scheduler):
         self.counts: dict[Request, int] = {}
 
     def _preempt(self, request: Request) -> None:
-        self.counts[request] = request.computed // self.size
+        self.counts[request] = request.computed // self.whole * self.whole
         super()._preempt(request)
 
     def _hit(self, request: Request) -> int:
@@ -153,14 +153,14 @@ class HitsOneMore(Scheduler):
 
     def _hit(self, request: Request) -> int:
         hit = super()._hit(request)
-        return min(hit + 1, self._reusable(request)) if hit else 0
+        return min(hit + self.whole, self._reusable(request)) if hit else 0
 
 
 class HitsWithoutWindow(Scheduler):
     """Of a hit, a group with a window takes the last block alone."""
 
     def _skipped(self, group: int, hit: int) -> int:
-        return super()._skipped(group, hit) if self.windows[group] is None else max(hit - 1, 0)
+        return super()._skipped(group, hit) if self.windows[group] is None else max(hit // self.sizes[group] - 1, 0)
 
 
 class ForgetsAborted(Scheduler):

@@ -16,7 +16,7 @@ from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import EMPTY, PrefixNumbers
 from conformance.stems.block_cache.economy import Economy
 from conformance.stems.block_cache.jobs import Jobs, first_read, first_state
-from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, RequestPass
+from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, RequestPass, sizes_of
 from conformance.stems.block_pool.protocol import NULL
 from spec.block_cache import IDLE, KEPT, BlockCacheState, ahead, has_states
 from spec.finite import Seq, Set
@@ -31,34 +31,44 @@ class StoryNumbers(Protocol):
     """The texts that requests will ever have."""
 
     def new(self, request: int, mark: int, text: Iterable[int]) -> int:
-        """The number of a new story: the whole text of a request."""
+        """The number of a new text: the whole text of a request."""
+
+    def cut(self, text: int, group: int) -> int:
+        """The story of a text, cut into blocks of the size that this group has."""
 
 
 class BlockStories:
     """The whole texts that requests will ever have, each with its mark before it: the law's map from a story and a
-    place to a prefix. A run samples known tokens, so that a text is known before it is computed.
+    place to a prefix. A run samples known tokens, so that a text is known before it is computed. ``sizes``: by group,
+    the tokens of a block; a text has a story for each size.
     """
 
     arity = 2
 
-    def __init__(self, block_size: int) -> None:
-        self.block_size, self.texts = block_size, PrefixNumbers()
-        self._prefixes: list[list[int]] = []  # by story, from its mark on
-        self._requests: list[int] = []  # by story
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes, self.texts = sizes, PrefixNumbers()
+        self._cuts = sorted(set(sizes))
+        self._prefixes: list[list[int]] = []  # by text, from its mark on
+        self._requests: list[int] = []  # by text
         self._numbers: dict[tuple[int, ...], int] = {}
 
     def new(self, request: int, mark: int, text: Iterable[int]) -> int:
-        """The number of a new story: the whole text of a request."""
+        """The number of a new text: the whole text of a request."""
         self._requests.append(request)
         root = self.texts.prefixes([mark])
         self._prefixes.append(root + self.texts.prefixes(text, root[0]))
         return len(self._prefixes) - 1
 
+    def cut(self, text: int, group: int) -> int:
+        """The story of a text, cut into blocks of the size that this group has."""
+        return text * len(self._cuts) + self._cuts.index(self.sizes[group])
+
     def __call__(self, story: int, index: int) -> int:
         """The prefix of the story that ends with the block at this place, ``UNKNOWN`` where it does not go so far."""
-        if not 0 <= story < len(self._prefixes) or index < 0:
+        text, cut = divmod(story, len(self._cuts))
+        if not 0 <= text < len(self._prefixes) or index < 0:
             return EMPTY
-        known, at = self._prefixes[story], (index + 1) * self.block_size
+        known, at = self._prefixes[text], (index + 1) * self._cuts[cut]
         return known[at] if at < len(known) else UNKNOWN
 
     def name(self, prefix: int) -> str:
@@ -76,10 +86,10 @@ class BlockStories:
 
     def items(self) -> list[tuple[tuple[int, int], int]]:
         """The places that are known, with their prefixes."""
-        size = self.block_size
         return [
-            ((story, at // size - 1), prefix)
-            for story, known in enumerate(self._prefixes)
+            ((text * len(self._cuts) + cut, at // size - 1), prefix)
+            for text, known in enumerate(self._prefixes)
+            for cut, size in enumerate(self._cuts)
             for at, prefix in enumerate(known)
             if at and at % size == 0
         ]
@@ -89,12 +99,13 @@ class BlockStories:
 class FollowedRequest:
     """A request as the run knows it.
 
-    ``tokens``: its text so far, the prompt and what was sampled. ``computed``: how many of them launched passes have
-    computed, without drafts that are not verified. ``drafts``: of each of its passes in flight, how many drafts it has.
-    ``gives_up``: the scheduler may still show blocks of it which it does not go on with.
+    ``text``: the number of its whole text. ``tokens``: its text so far, the prompt and what was sampled. ``computed``:
+    how many of them launched passes have computed, without drafts that are not verified. ``drafts``: of each of its
+    passes in flight, how many drafts it has. ``gives_up``: the scheduler may still show blocks of it which it does
+    not go on with.
     """
 
-    story: int
+    text: int
     tokens: list[int]
     rows: list[int] = field(default_factory=list)
     computed: int = 0
@@ -137,7 +148,7 @@ class Follower:
         self, law: Law, config: Json, stories: StoryNumbers, passes: bool = True, economy: Economy | None = None
     ) -> None:
         self.law, self.stories, self.jobs, self.economy = law, stories, Jobs(law, passes), economy
-        self.size: int = config["block_size"]
+        self._sizes = sizes_of(config)
         self.kinds = [group["kind"] for group in config["layers"]]
         self._loads_states = config.get("transfers", False) and config["caching"]
         self.here: dict[int, FollowedRequest] = {}
@@ -177,6 +188,10 @@ class Follower:
         rows = [self._row(request, group) for group in range(len(self.kinds))]
         self.here[request].computed, self.here[request].drafts = computed, [*drafts]
         return rows
+
+    def story(self, request: int, group: int) -> int:
+        """The story of a request's rows in this group."""
+        return self.stories.cut(self.here[request].text, group)
 
     def must_know(self, request: int) -> FollowedRequest:
         """Raises ``Misuse`` for a request that is not here."""
@@ -273,7 +288,7 @@ class Follower:
             return
         skipped = first_place(table, found or taken)
         end = Length(skipped + len(found) + len(taken), 0)
-        self.jobs.admits(request, row, self.here[request].story, skipped, Seq(found), end, Seq(taken))
+        self.jobs.admits(request, row, self.story(request, group), skipped, Seq(found), end, Seq(taken))
 
     def _blocks_of(self, moves: Sequence[Move], kind: str, group: int) -> list[int]:
         """The blocks of this group that moves of one kind name."""
@@ -287,9 +302,9 @@ class Follower:
 
     def _as_whole(self, move: Move) -> Move:
         """A hash of so many tokens as whole blocks have is one of a whole block."""
-        if move.kind != "cache_partial" or move.first % self.size:
+        if move.kind != "cache_partial" or move.group is None or move.first % self._sizes[move.group]:
             return move
-        return move._replace(kind="cache", first=move.first // self.size - 1)
+        return move._replace(kind="cache", first=move.first // self._sizes[move.group] - 1)
 
     def _move(self, move: Move, known: Mapping[int, Known], passes: Mapping[int, RequestPass]) -> None:
         if move.kind == "evict":
@@ -318,7 +333,8 @@ class Follower:
                 raise Finding(QUIESCENT, NOTHING_HELD, f"the blocks of requests {left}, which have left, are not free")
             one.rows, one.computed, one.gives_up = self._free.pop(0), 0, False
             if self.economy is not None:
-                self.economy.admits(request, one.rows, one.story, len(one.tokens))
+                stories = [self.story(request, group) for group in range(len(self.kinds))]
+                self.economy.admits(request, one.rows, stories, len(one.tokens))
         return one.rows[group]
 
     def _table(self, request: int, group: int, known: Mapping[int, Known]) -> tuple[int, ...]:
@@ -335,8 +351,9 @@ class Follower:
 
     def _admit(self, request: int, row: int, first: int, found: list[int]) -> None:
         if self.state.phase(row) == IDLE:
-            self.law.engine_step("admit", row, self.here[request].story, first, Seq(found))
-            self.here[request].computed = max(self.here[request].computed, (first + len(found)) * self.size)
+            one, group = self.here[request], self.state.pool.group(row)
+            self.law.engine_step("admit", row, self.story(request, group), first, Seq(found))
+            one.computed = max(one.computed, (first + len(found)) * self._sizes[group])
 
     def _taken(self, move: Move, known: Mapping[int, Known]) -> None:
         """A request got new blocks."""
@@ -363,10 +380,10 @@ class Follower:
         one = self.here[move.request]
         named = Set(b for b in move.blocks if b != NULL)
         if one.rows:
-            row = one.rows[move.group]
-            slots = in_tokens(ahead(self.state, row), self.size)  # blocks of a transfer get hashes before it gets more
+            row, size = one.rows[move.group], self._sizes[move.group]
+            slots = in_tokens(ahead(self.state, row), size)  # blocks of a transfer get hashes before it gets more
             last = max((self.state.pool.index(block) for block in named.items()), default=-1)
-            end = (last + 1) * self.size  # a state behind them may be shifted before it is computed
+            end = (last + 1) * size  # a state behind them may be shifted before it is computed
             self._compute(row, min(slots, end, self._target(one, passes.get(move.request))), named)
 
     def _target(self, one: FollowedRequest, launched: RequestPass | None) -> int:
@@ -379,10 +396,11 @@ class Follower:
 
     def _compute(self, row: int, computed: int, named: Set) -> None:
         """The law's step for tokens that are computed."""
-        now = in_tokens(Length(self.state.whole(row), self.state.rest(row)), self.size)
+        size = self.state.block_size(row)
+        now = in_tokens(Length(self.state.whole(row), self.state.rest(row)), size)
         to = max(now, computed)
         if to > now or named.size:
-            self.law.engine_step("compute", row, in_pages(to, self.size), named)
+            self.law.engine_step("compute", row, in_pages(to, size), named)
 
     def _launched(self, request: int, told: RequestPass, known: Mapping[int, Known]) -> None:
         """A pass of a request is launched."""
@@ -400,11 +418,17 @@ class Follower:
         for row in one.rows:
             self._compute(row, one.computed, Set())
         self.jobs.launched({row: self._since(row, told.start, earliest) for row in one.rows})
-        end, has = told.start + told.count, max((len(table) for table in known[request].tables), default=0)
-        if request in known and end > has * self.size:
-            law = self.law.stem.invariants["computed_within_slots"]
-            detail = f"a pass of request {request} computes {end} tokens with its drafts, and has {has} blocks"
-            raise Finding(law.name, law.sentence, detail, kind=INVARIANT)
+        self._must_have_slots(request, told.start + told.count, known)
+
+    def _must_have_slots(self, request: int, end: int, known: Mapping[int, Known]) -> None:
+        """In each group the table of a request has places for so many tokens. Raises ``Finding`` if it has not."""
+        tables = known[request].tables if request in known else ()
+        for group, (table, size) in enumerate(zip(tables, self._sizes, strict=True) if tables else ()):
+            if end > len(table) * size:
+                law = self.law.stem.invariants["computed_within_slots"]
+                has = f"{len(table)} blocks" + (f" in group {group}" if len(self.kinds) > 1 else "")
+                detail = f"a pass of request {request} computes {end} tokens with its drafts, and has {has}"
+                raise Finding(law.name, law.sentence, detail, kind=INVARIANT)
 
     def _since(self, row: int, start: int, earliest: int) -> int:
         """The first place of a row that a pass uses. A transfer may get the states before it; without a prefix cache
@@ -521,7 +545,7 @@ class Follower:
 
     def loaded(self, request: int, computed: int) -> None:
         """A transfer into the blocks of a request is done, which has so many of its tokens now."""
-        self.jobs.loaded(request, in_pages(computed, self.size))
+        self.jobs.loaded(request, computed)
         if (one := self.here.get(request)) is not None:
             one.computed = computed
 
@@ -532,7 +556,7 @@ class Follower:
         if (one := self.here.get(request)) is not None:
             self._keep(request, replace(one))
             one.rows, one.computed, one.gives_up = [], 0, True
-        self.jobs.loaded(request, Length(0, 0))
+        self.jobs.loaded(request, 0)
 
     # What was verified.
 

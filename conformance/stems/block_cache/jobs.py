@@ -10,14 +10,14 @@ from conformance.driver.lockstep import Law
 from spec.block_cache import LOADS, RUNS, BlockCacheState
 from spec.finite import Seq, Set
 from spec.in_flight import NO_JOB, InFlightState
-from spec.lengths import Length, in_tokens
+from spec.lengths import Length, in_pages, in_tokens
 
 
 def first_state(st: BlockCacheState, row: int, start: int) -> int:
     """The first place of a row with states that its pass uses which begins at the token ``start`` or later: that of the
     state from which the pass goes on.
     """
-    return int(max(st.first(row), (start - 1) // st.block_size))
+    return int(max(st.first(row), (start - 1) // st.block_size(row)))
 
 
 def first_read(st: BlockCacheState, row: int, start: int) -> int:
@@ -26,8 +26,9 @@ def first_read(st: BlockCacheState, row: int, start: int) -> int:
     """
     if not st.windowed(row) or st.stateful(row):
         return int(st.first(row))
-    before = in_tokens(Length(st.window(row), st.window_rest(row)), st.block_size)
-    return int(max(0, (start - before) // st.block_size))
+    size = st.block_size(row)
+    before = in_tokens(Length(st.window(row), st.window_rest(row)), size)
+    return int(max(0, (start - before) // size))
 
 
 class Jobs:
@@ -88,12 +89,13 @@ class Jobs:
                 self._law.engine_step("load", row, job)
                 jobs[row] = job
 
-    def loaded(self, request: int, to: Length) -> None:
-        """A transfer into the rows of a request is done; ``to``: so many tokens of the text are there. Rows that were
-        kept, since the request has ended, wait for nothing.
+    def loaded(self, request: int, computed: int) -> None:
+        """A transfer into the rows of a request is done; so many tokens of the text are there. Rows that were kept,
+        since the request has ended, wait for nothing.
         """
         for row, job in self._loads.pop(request, {}).items():
             if self._law.state.phase(row) == LOADS:
+                to = in_pages(computed, self._law.state.block_size(row))
                 self._law.engine_step("loaded", row, job, to, Set())
             else:
                 self._unseen(self._law.caller_step, "end", job)

@@ -2,11 +2,14 @@
 
 All groups of layers share the blocks: a block that one group writes holds nothing of another group any more. A slot is
 a block and an offset; it holds the prefix, in a group, that it was last computed for. A mamba state fills its block.
+Where groups have blocks of different sizes, all blocks have the same bytes, and a slot of a group with fewer tokens in
+a block has more of them: the bytes of a block are kept in so many equal parts that each slot of any group has some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import lcm
 from typing import NamedTuple
 
 from conformance.driver.shadow import EMPTY, PrefixNumbers
@@ -43,11 +46,22 @@ class Misread(NamedTuple):
         return f"request {self.request} reads {self.holds} in step {self.step}: {self.where}"
 
 
-class BlockMemory:
-    """The contents of all blocks. ``size``: the slots of a block. ``groups``: how many groups of layers there are."""
+class WrongToken(NamedTuple):
+    """A token whose slot does not hold its prefix. ``at``: its position. ``block``: ``NULL`` where there is none.
+    ``part``: the first of the equal parts of the block that is wrong.
+    """
 
-    def __init__(self, size: int, groups: int) -> None:
-        self._size, self._groups = size, groups
+    at: int
+    block: int
+    part: int
+
+
+class BlockMemory:
+    """The contents of all blocks. ``sizes``: by group of layers, the slots of a block."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes, self._groups = sizes, len(sizes)
+        self._parts = lcm(*sizes)  # of a block
         self._texts = PrefixNumbers()
         self._names: dict[int, tuple[int, int]] = {}  # the request that had a prefix first, and its last token
         self._drafts: list[int] = []  # the requests whose drafts were refused
@@ -77,20 +91,22 @@ class BlockMemory:
 
     def write(self, group: int, table: Sequence[int], first: int, prefixes: Sequence[int]) -> None:
         """The slots of the tokens from ``first`` on get their prefixes. Without a block a write is lost."""
-        size, groups = self._size, self._groups
+        size, groups = self._sizes[group], self._groups
+        each = self._parts // size
         for at, prefix in enumerate(prefixes, start=first):
             place = at // size
             block = table[place] if place < len(table) else NULL
             if block:
                 held = self._blocks.get(block)
                 if held is None:
-                    held = self._blocks[block] = [-1] * size
-                held[at % size] = 2 * (prefix * groups + group)
+                    held = self._blocks[block] = [-1] * self._parts
+                begin = at % size * each
+                held[begin : begin + each] = [2 * (prefix * groups + group)] * each
 
     def write_state(self, group: int, block: int, prefix: int) -> None:
         """A block gets a state."""
         if block:
-            self._blocks[block] = [self._state(group, prefix)] * self._size
+            self._blocks[block] = [self._state(group, prefix)] * self._parts
 
     def clear(self, blocks: Iterable[int]) -> None:
         """Blocks hold nothing of anybody any more."""
@@ -104,23 +120,27 @@ class BlockMemory:
 
     def copy_all(self, copies: Iterable[tuple[int, int]]) -> None:
         """Each source is copied to its target. All sources are read before a target is written, as by one kernel."""
-        read = [(target, list(self._blocks.get(source, [-1] * self._size))) for source, target in copies]
+        read = [(target, list(self._blocks.get(source, [-1] * self._parts))) for source, target in copies]
         self._blocks.update(read)
 
     # Reads.
 
-    def wrong(self, group: int, table: Sequence[int], prefixes: Sequence[int], first: int) -> tuple[int, int] | None:
+    def wrong(self, group: int, table: Sequence[int], prefixes: Sequence[int], first: int) -> WrongToken | None:
         """The first token from ``first`` on up to the last of ``prefixes`` whose slot does not hold its prefix.
 
-        ``prefixes``: of the whole text. Returns the position of the token and its block; ``None`` if all are right.
+        ``prefixes``: of the whole text. ``None`` if all are right.
         """
-        size, groups, last = self._size, self._groups, len(prefixes)
+        size, groups, last = self._sizes[group], self._groups, len(prefixes)
+        each = self._parts // size
         for place in range(first // size, -(-last // size)):
             block = table[place] if place < len(table) else NULL
             held = self._blocks.get(block) if block else None
             for at in range(max(first, place * size), min(last, (place + 1) * size)):
-                if held is None or held[at % size] != 2 * (prefixes[at] * groups + group):
-                    return at, block
+                number, begin = 2 * (prefixes[at] * groups + group), at % size * each
+                if held is None or held[begin : begin + each] != [number] * each:
+                    there = held or [-1] * self._parts
+                    part = next(part for part in range(begin, begin + each) if there[part] != number)
+                    return WrongToken(at, block, part)
         return None
 
     def wrong_state(self, group: int, block: int, prefix: int) -> bool:
@@ -129,11 +149,11 @@ class BlockMemory:
         number = self._state(group, prefix)
         return held is None or any(each != number for each in held)
 
-    def holds(self, block: int, offset: int) -> str:
-        """What a slot holds, in words."""
+    def holds(self, block: int, part: int) -> str:
+        """What a part of a block holds, in words."""
         if not block:
             return "nothing"
-        number = self._blocks.get(block, [-1] * self._size)[offset]
+        number = self._blocks.get(block, [-1] * self._parts)[part]
         if number == -1:
             return "a slot that nobody has written"
         prefix, group = divmod(number // 2, self._groups)
@@ -143,9 +163,9 @@ class BlockMemory:
         request, token = self._names[prefix]
         return f"{what}token {token} of request {request} in group {group}"
 
-    def writer(self, block: int, offset: int) -> int | None:
-        """The request whose tokens a slot holds, ``None`` where nobody has written it."""
-        number = self._blocks.get(block, [-1] * self._size)[offset] if block else -1
+    def writer(self, block: int, part: int) -> int | None:
+        """The request whose tokens a part of a block holds, ``None`` where nobody has written it."""
+        number = self._blocks.get(block, [-1] * self._parts)[part] if block else -1
         if number == -1:
             return None
         prefix = number // 2 // self._groups

@@ -49,7 +49,7 @@ class OnwardRequests:
         for request, text in list(self.texts.items()):
             if request not in self.strangers and len(text) < longest:
                 more = [
-                    token(n, self.forks[request]) for n in range(len(text), min(len(text) + self.run.size, longest))
+                    token(n, self.forks[request]) for n in range(len(text), min(len(text) + self.run.largest, longest))
                 ]
                 yield from self._comes([*text, *more], self.forks[request])
 

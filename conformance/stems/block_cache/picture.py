@@ -11,6 +11,7 @@ from conformance.stems.panels import item, listed, panel
 from spec.block_cache import BlockCacheState, ahead
 from spec.block_cache import computed as computed_of
 from spec.in_flight import PASS, READS, WRITES, flying, uses
+from spec.lengths import in_tokens
 
 JOBS = {PASS: "a forward pass", READS: "a transfer that reads", WRITES: "a transfer that writes"}
 
@@ -31,7 +32,7 @@ def _job(st: BlockCacheState, job: int, names: Names) -> Json:
 
 
 def _scheduled(st: BlockCacheState, row: int) -> Json:
-    computed, slots = (part.pages * st.block_size + part.rest for part in (computed_of(st, row), ahead(st, row)))
+    computed, slots = (in_tokens(part, st.block_size(row)) for part in (computed_of(st, row), ahead(st, row)))
     return {
         "phase": SCHEDULED.get(st.phase(row), f"in phase {st.phase(row)}, which does not exist"),
         "computed": f"{computed} tokens",

@@ -16,18 +16,20 @@ from spec.finite import Domain, Map
 from spec.logic import but
 
 
-def whole(seen: BlockPoolSnapshot, size: int) -> BlockPoolSnapshot:
-    """The snapshot without the hashes of blocks that are computed only in part: no law speaks of them."""
-    if all(map(_whole(size), seen.found)) and all(map(_whole(size), _names(seen))):
+def whole(seen: BlockPoolSnapshot, sizes: Sequence[int]) -> BlockPoolSnapshot:
+    """The snapshot without the hashes of blocks that are computed only in part: no law speaks of them. ``sizes``: by
+    group, the tokens of a block.
+    """
+    is_whole = _whole(sizes)
+    if all(map(is_whole, seen.found)) and all(map(is_whole, _names(seen))):
         return seen
-    is_whole = _whole(size)
     named = {block: kept for block, names in seen.named.items() if (kept := tuple(filter(is_whole, names)))}
     return replace(seen, named=named, found={name: blocks for name, blocks in seen.found.items() if is_whole(name)})
 
 
-def parts(seen: BlockPoolSnapshot, size: int) -> Iterator[tuple[Name, tuple[int, ...]]]:
+def parts(seen: BlockPoolSnapshot, sizes: Sequence[int]) -> Iterator[tuple[Name, tuple[int, ...]]]:
     """The hashes of blocks that are computed only in part, each with the blocks that the prefix cache finds for it."""
-    is_whole = _whole(size)
+    is_whole = _whole(sizes)
     return ((name, blocks) for name, blocks in seen.found.items() if name is not None and not is_whole(name))
 
 
@@ -37,13 +39,13 @@ def _names(seen: BlockPoolSnapshot) -> Iterator[Name | None]:
 
 
 class _whole:
-    """Whether a hash is one of whole blocks. The text of a name begins with the mark."""
+    """Whether a hash is one of whole blocks of its group. The text of a name begins with the mark."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = sizes
 
     def __call__(self, name: Name | None) -> bool:
-        return name is None or (len(name.text) - 1) % self.size == 0
+        return name is None or (len(name.text) - 1) % self._sizes[name.group] == 0
 
 
 def project(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from conformance.driver.protocol import Engine
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
@@ -21,6 +21,11 @@ Tables = tuple[tuple[int, ...], ...]  # by group, the blocks of a request
 Copies = tuple[tuple[int, int], ...]  # of each block that is copied where it is copied from, and where to
 FULL, WINDOW, MAMBA = "full", "window", "mamba"  # the kinds of groups
 NEW, RESUMED, RUNNING = "new", "resumed", "running"
+
+
+def sizes_of(config: Mapping[str, Any]) -> list[int]:
+    """By group, the tokens of a block. ``config``: see ``BlockCacheEngine``."""
+    return [group.get("block_size", config["block_size"]) for group in config["layers"]]
 
 
 class Move(NamedTuple):
@@ -178,28 +183,29 @@ class BlockCacheEngine(Engine, Protocol):
     Configuration: ``block_size`` (tokens), ``blocks`` (usable blocks, without the null block), ``layers`` (a list of
     groups of layers: ``{"kind": "full"}``, ``{"kind": "window", "window": tokens}``, where a token reads that many
     tokens and the last of them is itself, or ``{"kind": "mamba"}``, with ``checkpoint`` where a pass leaves a state
-    inside its tokens, see ``LayersConfig``), ``caching``, ``batch`` (most tokens of a step),
-    ``requests`` (most requests that run at once), ``drafts`` (draft tokens of a request in a step, 0 for none),
-    ``eagle`` (the drafts come from layers with KV cache of their own), ``steps_in_flight`` (1, 2 with an asynchronous
-    scheduler, up to 4 where the model is also split into stages that compute one after the other), ``threshold`` (most
-    tokens of a chunk of a prompt, 0 for any number), ``policy`` (``fcfs`` or ``priority``), ``max_length`` (most tokens
-    of a request), ``events`` (an engine that can publishes KV events, see ``PublishingEngine``), ``transfers`` (KV
-    cache comes from other servers and is read by them, ``False`` if left out), ``reoffers`` (a transfer of which
-    nothing came is offered again, ``False`` if left out), ``failure`` (what an engine that has the choice does with a
-    request of whose transfer a part did not come: ``recompute``, if left out, or ``fail``, which ends it with an
-    error), ``both_ways`` (of other layers than one group with full attention: other servers also read what is computed
-    for an answer, and the next turn loads it, ``False`` if left out), ``host`` (host memory to which computed blocks
-    are copied and from which they are loaded, no such memory if left out; with ``transfers``, and then no
-    KV cache comes from other servers: ``slots``, ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is
-    offered before it is copied, ``prompt_only``, and ``pool``: host memory is a pool of blocks with a prefix cache of
-    its own, and a copy holds its device blocks until it is done, see ``HostConfig``), ``tuning`` (an engine may have
-    none of these; ``retention``: layers with a window or with states keep a prefix in the prefix cache at the end of
-    a prompt and where texts part, and every ``retention`` tokens where it is not 0, at each block if left out;
-    ``watermark``: a request is admitted beside others only where so many blocks
-    stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where
-    its whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so
-    many tokens, not of whole blocks alone, and a request goes on in a copy of the last block; ``junctions``,
-    ``whole_hits``, ``short_hashes``, ``adaptive``: see ``TuningConfig``).
+    inside its tokens, see ``LayersConfig``; each with ``block_size`` where its blocks have another size), ``caching``,
+    ``batch`` (most tokens of a step), ``requests`` (most requests that run at once), ``drafts`` (draft tokens of a
+    request in a step, 0 for none), ``eagle`` (the drafts come from layers with KV cache of their own),
+    ``steps_in_flight`` (1, 2 with an asynchronous scheduler, up to 4 where the model is also split into stages that
+    compute one after the other), ``threshold`` (most tokens of a chunk of a prompt, 0 for any number), ``policy``
+    (``fcfs`` or ``priority``), ``max_length`` (most tokens of a request), ``events`` (an engine that can publishes KV
+    events, see ``PublishingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False``
+    if left out), ``reoffers`` (a transfer of which nothing came is offered again, ``False`` if left out), ``failure``
+    (what an engine that has the choice does with a request of whose transfer a part did not come: ``recompute``, if
+    left out, or ``fail``, which ends it with an error), ``both_ways`` (of other layers than one group with full
+    attention: other servers also read what is computed for an answer, and the next turn loads it, ``False`` if left
+    out), ``host`` (host memory to which computed blocks are copied and
+    from which they are loaded, no such memory if left out; with ``transfers``, and then no KV cache comes from other
+    servers: ``slots``, ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is offered before it is
+    copied, ``prompt_only``, and ``pool``: host memory is a pool of blocks with a prefix cache of its own, and a copy
+    holds its device blocks until it is done, see ``HostConfig``), ``tuning`` (an engine may have none of these;
+    ``retention``: layers with a window or with states keep a prefix in the prefix cache at the end of a prompt and
+    where texts part, and every ``retention`` tokens where it is not 0, at each block if left out; ``watermark``: a
+    request is admitted beside others only where so many blocks stay free; ``interval``: of so many steps one computes
+    prompts; ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first chunk alone;
+    ``match``: the prefix cache finds prefixes of any multiple of so many tokens, not of whole blocks alone, and a
+    request goes on in a copy of the last block; ``junctions``, ``whole_hits``, ``short_hashes``, ``adaptive``: see
+    ``TuningConfig``).
 
     ``moves``: what was done to blocks in the last call, in order.
     """

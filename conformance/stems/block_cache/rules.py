@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import product
+from math import gcd
 from random import Random
 from zlib import crc32
 
@@ -18,7 +19,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.driver.protocol import Json
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion as Exclusion
-from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW
+from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW, sizes_of
 from conformance.stems.block_cache.run import MOST_WITH_TRANSFERS, BlockCacheRun
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
@@ -31,7 +32,11 @@ CHECKPOINTS, RARE_CHECKPOINTS = {"kind": MAMBA, "checkpoint": 1}, {"kind": MAMBA
 LAYERS = (
     *([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED]),
     *([ATTENTION, CHECKPOINTS], [ATTENTION, RARE_CHECKPOINTS]),
+    [ATTENTION, {**WINDOWED, "block_size": 8}],
+    [{**ATTENTION, "block_size": 8}, WINDOWED, {**WINDOWED, "window": 10, "block_size": 2}],
+    [{**ATTENTION, "block_size": 8}, STATES],
 )
+PARTS = LAYERS.index([ATTENTION, CHECKPOINTS])
 OTHER_LAYERS = LAYERS[:4]  # of the configurations that are tried where an engine does not support the drawn one
 DRAFTS = (
     (0, False),
@@ -91,7 +96,7 @@ def _with_groups(config: Json) -> Json:
     one group finds whole blocks alone.
     """
     matches = config["tuning"] is not None and "match" in config["tuning"]
-    return {**config, "layers": len(LAYERS) - 1} if matches and len(LAYERS[config["layers"]]) == 1 else config
+    return {**config, "layers": PARTS} if matches and len(LAYERS[config["layers"]]) == 1 else config
 
 
 def _others(config: Json, known: Json) -> list[Json]:
@@ -115,12 +120,12 @@ def _others(config: Json, known: Json) -> list[Json]:
 
 
 def _plainer(kinds: list[Json]) -> Iterator[Json]:
-    """These configurations, and after each with checkpoints one without, and with more than two steps in flight one
-    with two.
+    """These configurations, and after each with checkpoints or with blocks of several sizes one without, and with more
+    than two steps in flight one with two.
     """
     for kind in kinds:
         yield kind
-        plain = {**kind, "layers": _without_checkpoints(kind["layers"])}
+        plain = {**kind, "layers": _of_one_size(_without_checkpoints(kind["layers"]))}
         if plain != kind:
             yield plain
         if kind["steps_in_flight"] > 2:
@@ -129,6 +134,23 @@ def _plainer(kinds: list[Json]) -> Iterator[Json]:
 
 def _without_checkpoints(layers: list[Json]) -> list[Json]:
     return [STATES if group["kind"] == MAMBA else group for group in layers]
+
+
+def _of_one_size(layers: list[Json]) -> list[Json]:
+    return [_without(group, "block_size") for group in layers]
+
+
+def _may_leave_early(config: Json) -> bool:
+    """A block may leave a window before the prefix cache gets it: by drafts, or since the window is shorter."""
+    groups = zip(sizes_of(config), config["layers"], strict=True)
+    windows = [(size, group["window"]) for size, group in groups if group["kind"] == WINDOW]
+    return any(config["drafts"] or window <= size for size, window in windows)
+
+
+def has_parts(config: Json) -> bool:
+    """A hash covers less than the largest blocks, so that the prefix cache may find parts of them."""
+    sizes = sizes_of(config)
+    return (config.get("tuning", {}).get("match") or gcd(*sizes)) < max(sizes)
 
 
 def _without(config: Json, *names: str) -> Json:
@@ -153,7 +175,9 @@ class BlockCacheMachine(StemMachine):
             **{"max_length": MOST_LENGTH, "events": config["caching"]},
         }
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
-        if not known["transfers"]:
+        if known["transfers"]:
+            known["layers"] = _of_one_size(known["layers"])
+        else:
             known = _without(known, *OF_TRANSFERS)
         if known["tuning"] is None:
             known.pop("tuning")
@@ -209,9 +233,9 @@ class BlockCacheMachine(StemMachine):
         of_servers = config["transfers"] and "host" not in config and config["layers"] != [ATTENTION]
         if self.excludes(Exclusion.LISTS_WITH_LOOKAHEAD) and of_servers:
             config["eagle"] = False
-        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and WINDOWED in config["layers"]:
+        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and _may_leave_early(config):
             config["events"] = False
-        if config.get("tuning", {}).get("match") is not None and config["tuning"]["match"] < config["block_size"]:
+        if has_parts(config):
             config = self._avoiding_parts(config, states)
         if self.excludes(Exclusion.HOST_ANSWERS) and "host" in config:
             config["host"] = {**config["host"], "prompt_only": True}
@@ -223,7 +247,7 @@ class BlockCacheMachine(StemMachine):
         """The configuration without what known differences need, where the prefix cache finds parts of blocks."""
         if self.excludes(Exclusion.EVENTS_OF_PARTS):
             config = {**config, "events": False}
-        retention = config["tuning"].get("retention")  # without one a request waits for a state of the present step
+        retention = config.get("tuning", {}).get("retention")  # without one a request waits for a state of its step
         if self.excludes(Exclusion.PARTS_IN_ONE_STEP) and states and (retention is not None or config["eagle"]):
             config = {**config, "requests": 1}
         if self.excludes(Exclusion.MOVED_HASHES) and states:
@@ -394,8 +418,10 @@ class BlockCacheMachine(StemMachine):
 
     def _begins_at_a_block(self, length: int) -> bool:
         """The window of the token behind a text of this length begins with a block, in a group of layers."""
-        firsts = (length + 1 - group["window"] for group in self.begun.config["layers"] if group["kind"] == WINDOW)
-        return any(first > 0 and first % self.begun.size == 0 for first in firsts)
+        config = self.begun.config
+        groups = [one for one in zip(sizes_of(config), config["layers"], strict=True) if one[1]["kind"] == WINDOW]
+        firsts = ((size, length + 1 - group["window"]) for size, group in groups)
+        return any(first > 0 and first % size == 0 for size, first in firsts)
 
     def _mark(self, fork: int, more: int) -> int:
         """Of the texts with one fork, which are equal, some have no mark, some an adapter, and some a cache salt."""

@@ -31,6 +31,7 @@ from conformance.stems.block_cache.protocol import (
     BlockCacheSnapshot,
     Completed,
     Launched,
+    sizes_of,
 )
 from conformance.stems.block_cache.worker import Astray, Workers
 from conformance.stems.requests.request import token
@@ -57,7 +58,7 @@ MOST_WITH_TRANSFERS = 8  # requests of a run with transfers that have not ended,
 
 
 def wrong_of(misread: Misread, size: int, step: int) -> WrongSlot:
-    """What a request has read that was not its own. ``size``: the slots of a block. ``step``: the operation."""
+    """What a request has read that was not its own. ``size``: of the largest block. ``step``: the operation."""
     reader = f"request {misread.request}"
     writer = NOBODY if misread.writer is None else f"request {misread.writer}"
     where = misread.where if misread.writer is None else f"{misread.where}, which holds {misread.holds}"
@@ -78,13 +79,14 @@ class BlockCacheRun:
     def __init__(self, engine: BlockCacheEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
         self.engine, self.config = engine, config
         self.lacks: Collection[str] = lacking(engine)
-        self.size: int = config["block_size"]
-        self.stories = BlockStories(self.size)
+        self.sizes = sizes_of(config)
+        self.largest = max(self.sizes)
+        self.stories = BlockStories(self.sizes)
         self.law = Law(law.stem, self._initial(), strict, ignores)
         self.follower = Follower(self.law, config, self.stories, economy=Economy.of(self.law, config))
         self.law.names = Names(row=self.follower.name, text=self.stories.name)
         self.workers = Workers(config)
-        self.exchange = Exchange(self.workers, self.size)
+        self.exchange = Exchange(self.workers, config["block_size"])
         self.shadow = Shadow()
         self.flying: deque[Launched] = deque()
         self.forks: dict[int, int] = {}
@@ -95,19 +97,19 @@ class BlockCacheRun:
         self._empty = 0  # the empty steps since anything else has happened
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: BlockCacheSnapshot = engine.snapshot()
-        self._pool = whole(self.seen.pool, self.size)
+        self._pool = whole(self.seen.pool, self.sizes)
 
     def _initial(self) -> BlockCacheState:
         config, groups = self.config, self.config["layers"]
         most = config["requests"] * (1 + config["steps_in_flight"])  # those that run, and those of steps in flight
         rows = (most + (MOST_WITH_TRANSFERS if config.get("transfers", False) else 0)) * len(groups)
-        places = -(-config["max_length"] // self.size) + 2
+        places = -(-config["max_length"] // min(self.sizes)) + 2
         stories: Any = self.stories  # it is called as the law's map is, and grows with the requests that come
         pool = block_pool.initial(config["blocks"], rows, places, len(groups), 0, stories)
         pool = but(pool, stories=Domain(0, MOST_STORIES))
         windows = [group["window"] - 1 if group["kind"] == WINDOW else None for group in groups]
         jobs = rows * (1 + config["steps_in_flight"])  # of each row one transfer, and in each step one pass
-        return law.initial(pool, self.size, windows, [group["kind"] == MAMBA for group in groups], jobs)
+        return law.initial(pool, self.sizes, windows, [group["kind"] == MAMBA for group in groups], jobs)
 
     # Requests.
 
@@ -147,7 +149,7 @@ class BlockCacheRun:
             raise Misuse("with these layers, who computes a prompt for another server samples one token")
         self.forks[request], self.ends[request] = fork, len(tokens) + outputs
         self._empty = 0
-        more = [token(n, fork) for n in range(len(tokens), self.config["max_length"] + self.size)]
+        more = [token(n, fork) for n in range(len(tokens), self.config["max_length"] + self.largest)]
         self.follower.comes(request, mark, tokens, [*tokens, *more])
         self.workers.comes(request, mark)
         asked = (elsewhere, sends) if self.config.get("transfers", False) else ()
@@ -367,10 +369,10 @@ class BlockCacheRun:
     def fits_alone(self) -> bool:
         """The pool has room for the longest request, with its drafts and their states."""
         config, drafts = self.config, self.config["drafts"]
-        places = -(-(config["max_length"] + drafts) // self.size)
+        places = sum(-(-(config["max_length"] + drafts) // size) for size in self.sizes)
         states = [group for group in config["layers"] if group["kind"] == MAMBA]
         more = sum(drafts + 1 + ("checkpoint" in group) for group in states)
-        return bool(places * len(config["layers"]) + more <= config["blocks"])
+        return bool(places + more <= config["blocks"])
 
     def _must_end(self, failed: Collection[int]) -> None:
         """The requests that have ended have their last token, and only they. ``failed``: those that may end earlier."""
@@ -396,7 +398,7 @@ class BlockCacheRun:
 
     def note(self, wrong: Misread | None) -> None:
         if wrong is not None:
-            self.shadow.note(wrong_of(wrong, self.size, self.shadow.step))
+            self.shadow.note(wrong_of(wrong, self.largest, self.shadow.step))
 
     def snapshot(self) -> BlockCacheSnapshot:
         """The requests, their tables and the pool."""
@@ -404,7 +406,7 @@ class BlockCacheRun:
 
     def follow(self) -> None:
         """Each operation explains what its calls have changed."""
-        self._pool = whole(self.seen.pool, self.size)
+        self._pool = whole(self.seen.pool, self.sizes)
 
     def project(self) -> Any:
         """The law's state, with tables, counts and hashes as the engine shows them."""
@@ -428,7 +430,7 @@ class BlockCacheRun:
         """What is wrong with the blocks that the prefix cache finds for a part of a block, while no step is in flight:
         the law knows whole blocks alone.
         """
-        for name, blocks in parts(self.seen.pool, self.size):
+        for name, blocks in parts(self.seen.pool, self.sizes):
             for block in blocks:
                 mark, *text = name.text
                 if (missing := self.workers.lacks(name.group, mark, text, block)) is not None:

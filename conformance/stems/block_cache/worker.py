@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from conformance.driver.protocol import Json
-from conformance.stems.block_cache.memory import BlockMemory, Misread
+from conformance.stems.block_cache.memory import BlockMemory, Misread, WrongToken
 from conformance.stems.block_cache.protocol import (
     MAMBA,
     RUNNING,
@@ -28,6 +28,7 @@ from conformance.stems.block_cache.protocol import (
     RequestLoad,
     RequestPass,
     Tables,
+    sizes_of,
 )
 from conformance.stems.block_pool.protocol import NULL
 
@@ -98,12 +99,13 @@ class Workers:
     """The workers of a run. ``config``: see ``BlockCacheEngine``."""
 
     def __init__(self, config: Json) -> None:
-        self._size: int = config["block_size"]
+        self._sizes = sizes_of(config)
         self._groups: list[Json] = config["layers"]
         self._mamba = [at for at, group in enumerate(self._groups) if group["kind"] == MAMBA]
+        self._state_size = next((self._sizes[at] for at in self._mamba), 0)  # tokens of a block of states
         self._aligned = bool(config["caching"])
         self._transfers = bool(config.get("transfers", False))
-        self._memory = BlockMemory(self._size, len(self._groups))
+        self._memory = BlockMemory(self._sizes)
         self._flying: deque[tuple[Launched, list[Job]]] = deque()
         self.here: dict[int, WorkerRequest] = {}
         self.marks: dict[int, int] = {}
@@ -145,9 +147,10 @@ class Workers:
         prefixes = self._memory.prefixes(text, self._memory.root(mark))
         if group in self._mamba:
             return len(text) if self._memory.wrong_state(group, block, prefixes[-1]) else None
-        place = (len(text) - 1) // self._size
-        wrong = self._memory.wrong(group, [*[NULL] * place, block], prefixes, place * self._size)
-        return None if wrong is None else wrong[0]
+        size = self._sizes[group]
+        place = (len(text) - 1) // size
+        wrong = self._memory.wrong(group, [*[NULL] * place, block], prefixes, place * size)
+        return None if wrong is None else wrong.at
 
     # Transfers.
 
@@ -164,7 +167,7 @@ class Workers:
             if group not in self._mamba:
                 self._memory.write(group, table, load.first, prefixes[load.first : min(end, has)])
             elif end == load.end:
-                self._memory.write_state(group, _at(table, (has - 1) // self._size), prefixes[has - 1])
+                self._memory.write_state(group, _at(table, (has - 1) // self._sizes[group]), prefixes[has - 1])
 
     def copied_from_host(self, copies: Copies) -> None:
         """What is at places of host memory is in these blocks now; other tiers have the numbers below 0."""
@@ -183,23 +186,20 @@ class Workers:
         prefixes = self._prefixes(request, text)
         for group, table in enumerate(tables):
             is_state = group in self._mamba
-            wrong = self._wrong_state(group, table, prefixes) if is_state else self._wrong(group, table, prefixes)
-            if wrong is not None:
-                token, block = wrong
-                offset = 0 if is_state else token % self._size
-                holds, writer = self._memory.holds(block, offset), self._memory.writer(block, offset)
-                return Misread(request, token, group, block, offset, is_state, holds, writer, self.step)
+            found = self._wrong_state(group, table, prefixes) if is_state else self._wrong(group, table, prefixes)
+            if found is not None:
+                return self._misread(request, group, found, is_state)
         return None
 
-    def _wrong(self, group: int, table: Sequence[int], prefixes: Sequence[int]) -> tuple[int, int] | None:
-        """The first token that the token behind a text reads and that its block does not hold, with the block."""
+    def _wrong(self, group: int, table: Sequence[int], prefixes: Sequence[int]) -> WrongToken | None:
+        """The first token that the token behind a text reads and that its block does not hold."""
         return self._memory.wrong(group, table, prefixes, self._first_read(group, len(prefixes)))
 
-    def _wrong_state(self, group: int, table: Sequence[int], prefixes: Sequence[int]) -> tuple[int, int] | None:
-        """The length of a text, and the block that does not hold the state after it."""
+    def _wrong_state(self, group: int, table: Sequence[int], prefixes: Sequence[int]) -> WrongToken | None:
+        """The length of a text, where its block does not hold the state after it."""
         count = len(prefixes)
-        block = _at(table, (count - 1) // self._size)
-        return (count, block) if count and self._memory.wrong_state(group, block, prefixes[-1]) else None
+        block = _at(table, (count - 1) // self._sizes[group])
+        return WrongToken(count, block, 0) if count and self._memory.wrong_state(group, block, prefixes[-1]) else None
 
     def _first_read(self, group: int, position: int) -> int:
         """The first token that the token at a position reads in a group with attention."""
@@ -303,21 +303,21 @@ class Workers:
                 continue
             wrong = self._memory.wrong(group, table, prefixes, self._first_read(group, work.start))
             if wrong is not None:
-                return self._misread(work, group, wrong[1], wrong[0], False)
+                return self._misread(work.job.request, group, wrong, is_state=False)
         return None
 
-    def _misread(self, work: Work, group: int, block: int, token: int, is_state: bool) -> Misread:
-        offset = 0 if is_state else token % self._size
-        holds, writer = self._memory.holds(block, offset), self._memory.writer(block, offset)
-        return Misread(work.job.request, token, group, block, offset, is_state, holds, writer, self.step)
+    def _misread(self, request: int, group: int, wrong: WrongToken, is_state: bool) -> Misread:
+        holds, writer = self._memory.holds(wrong.block, wrong.part), self._memory.writer(wrong.block, wrong.part)
+        offset = 0 if is_state else wrong.at % self._sizes[group]
+        return Misread(request, wrong.at, group, wrong.block, offset, is_state, holds, writer, self.step)
 
     # Mamba states.
 
     def _places(self, work: Work) -> StatePlaces:
         here, old = work.here, work.here.column
-        target = (work.start + work.job.request_pass.count - 1) // self._size if self._aligned else 0
+        target = (work.start + work.job.request_pass.count - 1) // self._state_size if self._aligned else 0
         if old < 0:
-            old = (work.start - 1) // self._size if self._aligned else 0
+            old = (work.start - 1) // self._state_size if self._aligned else 0
         if self._aligned and old not in (-1, target):
             return StatePlaces(old + here.accepted - 1, target, target)
         return StatePlaces(None, target + here.accepted - 1, target)
@@ -334,7 +334,7 @@ class Workers:
         for group in self._mamba:
             block = _at(work.job.tables[group], places.reads)
             if work.start and self._memory.wrong_state(group, block, work.here.prefixes[work.start - 1]):
-                return self._misread(work, group, block, work.start, True)
+                return self._misread(work.job.request, group, WrongToken(work.start, block, 0), is_state=True)
         return None
 
     def _write_states(self, work: Work, places: StatePlaces) -> None:
@@ -353,11 +353,12 @@ class Workers:
 
     def _copy_after(self, work: Work, places: StatePlaces) -> None:
         """The state at the last block boundary that the pass has reached is kept in the block that ends there."""
-        here, aligned = work.here, work.end // self._size * self._size
+        here, size = work.here, self._state_size
+        aligned = work.end // size * size
         here.column, here.accepted = places.target, work.end - work.known + 1
         if not self._aligned or aligned < work.known:
             return
-        source, boundary = places.target + aligned - work.known, aligned // self._size - 1
+        source, boundary = places.target + aligned - work.known, aligned // size - 1
         for group in self._mamba:
             table = work.job.tables[group]
             self._memory.copy(_at(table, source), _at(table, boundary))

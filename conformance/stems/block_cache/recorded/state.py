@@ -7,7 +7,7 @@ from typing import Any
 
 from conformance.recording.block_records import RecordedStart
 from conformance.stems.block_cache.follow import Follower
-from conformance.stems.block_cache.protocol import MAMBA, WINDOW
+from conformance.stems.block_cache.protocol import MAMBA, WINDOW, sizes_of
 from conformance.stems.block_cache.recorded.stories import RecordedStories
 from conformance.stems.block_pool.protocol import NULL
 from spec import block_cache as law
@@ -31,7 +31,7 @@ def first_state(config: Mapping[str, Any], stories: RecordedStories) -> BlockCac
     pool = block_pool.initial(config["blocks"], rows, places, len(groups), 0, tells)
     pool = but(pool, stories=Domain(0, MOST_STORIES))
     windows = [group["window"] - 1 if group["kind"] == WINDOW else None for group in groups]
-    return law.initial(pool, config["block_size"], windows, [group["kind"] == MAMBA for group in groups], 1)
+    return law.initial(pool, sizes_of(config), windows, [group["kind"] == MAMBA for group in groups], 1)
 
 
 def standing_state(
@@ -50,7 +50,7 @@ def standing_state(
             continue
         computed = one.computed - sum(one.drafts)
         for row, table in zip(follower.stands(one.request, computed, one.drafts), one.tables, strict=True):
-            st = _with_row(st, row, follower.here[one.request].story, table, computed, named)
+            st = _with_row(st, row, follower.story(one.request, st.pool.group(row)), table, computed, named)
     return but(st, pool=but(st.pool, available=start.available))
 
 
@@ -70,7 +70,7 @@ def _with_row(
     st: BlockCacheState, row: int, story: int, table: list[int], computed: int, named: Mapping[int, int]
 ) -> BlockCacheState:
     """The state with one row more, which has computed so many tokens."""
-    pool, done = st.pool, in_pages(computed, st.block_size)
+    pool, done = st.pool, in_pages(computed, st.block_size(row))
     tables, index, home, content = pool.table, pool.index, pool.home, pool.content
     for place, block in enumerate(table):
         if block == NULL:
