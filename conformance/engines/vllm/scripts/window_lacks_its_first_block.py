@@ -85,8 +85,8 @@ class Server:
             output = self.scheduler.schedule()
             loads = output.kv_connector_metadata.reqs_to_recv
             for load in loads.values():  # the workers pair the blocks from the end
-                pairs = zip(reversed(load.local_block_ids[1]), reversed(load.remote.block_ids[1]))
-                self.holds.update({own: {*has.get(other, ())} for own, other in pairs})
+                own, other = (reversed(lists[1]) for lists in (load.local_block_ids, load.remote.block_ids))
+                self.holds.update({to: {*has.get(of, ())} for to, of in zip(own, other, strict=False)})
             for name, count in output.num_scheduled_tokens.items():
                 self.compute(name, count)
             names = [*output.num_scheduled_tokens]
