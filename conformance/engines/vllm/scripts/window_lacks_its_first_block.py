@@ -65,7 +65,7 @@ scheduling.KVConnectorFactory = Values(create_connector=lambda **_: Connector(co
 missing: list[str] = []
 
 
-class Server:
+class VllmServer:
     """A scheduler, and of each block of the layers with a window the tokens whose key and value are in it."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Server:
                     missing.append(f"token {token} finds block {table[read // BLOCK]} in place of that of token {read}")
 
 
-computes, answers, tokens = Server(), Server(), list(range(9))
+computes, answers, tokens = VllmServer(), VllmServer(), list(range(9))
 computed = computes.answer(tokens, OPEN, {})
 answers.answer(tokens, computed, computes.holds)
 assert not missing, f"a key of the window is not there: {missing[0]}"
