@@ -51,19 +51,25 @@ def test_a_harmless_edit_shows_nothing(edit: str) -> None:
 
 
 class Real:
-    """The scheduler's half of a connector: it loads all that is elsewhere into the blocks that a test gives."""
+    """The scheduler's half of a connector: it loads all that is elsewhere into the blocks that a test gives.
+    ``shortens``: it takes away the last token of a prompt that is computed for another server.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, shortens: bool) -> None:
+        self.shortens = shortens
         self.local: dict[str, Any] = {}
         self.remote: list[list[int]] = []
 
     def get_num_new_matched_tokens(self, request: Any, computed: int) -> tuple[int, bool]:
-        return request.tokens - computed, True
+        if request.kv_transfer_params["do_remote_prefill"]:
+            return request.tokens - computed, True
+        request.num_prompt_tokens -= int(self.shortens and request.num_prompt_tokens > 1)
+        return 0, False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, more: int) -> None:
         del more
         self.local[request.request_id] = blocks
-        self.remote = request.params["remote_block_ids"]
+        self.remote = request.kv_transfer_params["remote_block_ids"]
 
     def build_connector_meta(self, output: Any) -> Any:
         del output
@@ -77,15 +83,16 @@ class Real:
         return True, {"remote_block_ids": blocks, "remote_num_tokens": request.num_tokens - 1}
 
 
-def made(*layers: Any, both_ways: bool = False, drafts: int = 0) -> ServerConnector:
+def made(*layers: Any, both_ways: bool = False, drafts: int = 0, shortens: bool = False) -> ServerConnector:
+    shortens = shortens or STATES in layers
     setup = Setup(4, 20, True, 8, 3, 40, layers=layers, transfers=True, both_ways=both_ways, drafts=drafts)
-    return ServerConnector(ServerHalf(Real(), list, nothing, nothing, True, True), setup)
+    return ServerConnector(ServerHalf(Real(shortens), list, nothing, nothing, True, True), setup)
 
 
 def loaded(connector: ServerConnector, tokens: int, lists: list[list[int]]) -> RequestLoad:
     """The load of a prompt of so many tokens into these blocks."""
     _, params = connector.comes(1, range(tokens), TransferParams(elsewhere=tokens))
-    request = SimpleNamespace(request_id="1", tokens=tokens, params=params)
+    request = SimpleNamespace(request_id="1", tokens=tokens, kv_transfer_params=params)
     more, _ = connector.get_num_new_matched_tokens(request, 0)
     assert more is not None
     connector.update_state_after_alloc(request, lists, more)
@@ -106,6 +113,14 @@ def test_who_answers_gets_the_state_before_the_last_token() -> None:
     load = loaded(made(FULL, STATES, drafts=1), 9, [[1, 2, 3], [4, 5]])
     assert (load.has, load.tables[1]) == (8, (0, 4, 5))
     assert loaded(made(FULL, STATES), 1, [[1], [2]]).has == 1
+
+
+def test_where_a_prompt_is_made_shorter_for_windows_the_other_server_has_a_token_less() -> None:
+    connector = made(FULL, WINDOW, shortens=True)
+    load = loaded(connector, 9, [[1, 2], [4, 5]])
+    assert (load.has, load.tables) == (8, ((1, 2), (4, 5)))  # the window of the ninth token begins in the first block
+    tokens, _ = connector.comes(1, (7, 8), TransferParams(sends=True))
+    assert tokens == (7, 8, TAKEN_AWAY)
 
 
 def test_what_a_client_sends() -> None:

@@ -11,14 +11,16 @@ others. The list of the other server is what the release's own half makes of the
 the same layers.
 
 The other server has computed the whole prompt (``do_remote_prefill``), or a part of it that it gives back to the server
-that computes the rest for it (``do_remote_decode``). Who computes a prompt for another server leaves out its last token
-where the model has states. The connector takes this token away, so it is given here behind the prompt of the run.
+that computes the rest for it (``do_remote_decode``). Whether who computes a prompt for another server leaves out its
+last token, the release's half says: it takes this token away, as where the model has states. So it is given here behind
+the prompt of the run, and the other server has computed what the same half leaves of the prompt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from conformance.driver.protocol import Json
@@ -61,7 +63,6 @@ class ServerConnector(AllGroups):
 
     def __init__(self, half: ServerHalf, setup: Setup) -> None:
         self.half, self._setup, self._size = half, setup, setup.block_size
-        self._has_states = any(group["kind"] == MAMBA for group in setup.layers)
         self.supports_divergent_local_hybrid_hits = half.diverges
         self._has: dict[str, int] = {}  # by request how many of its tokens the other server has computed
         self._ranges: dict[str, tuple[int, int]] = {}  # by request the tokens that are loaded
@@ -77,9 +78,10 @@ class ServerConnector(AllGroups):
         has = asked.elsewhere if is_whole or self._setup.both_ways else 0
         if not asked.sends and not has:
             return tokens, None
-        self._has[str(request)] = has - int(self._has_states and is_whole and has > 1)
+        self._has[str(request)] = self._left(has) if is_whole else has
         more = self._computed(self._has[str(request)]) if has else {}
-        last = (TAKEN_AWAY,) if self._has_states and not is_whole else ()
+        is_shortened = not is_whole and self._left(len(tokens) + 1) == len(tokens)
+        last = (TAKEN_AWAY,) if is_shortened else ()
         return (*tokens, *last), {PREFILL: is_whole, DECODE: not is_whole, **more}
 
     def begun(self) -> Mapping[int, RequestLoad]:
@@ -98,6 +100,18 @@ class ServerConnector(AllGroups):
         return read
 
     # The other server.
+
+    def _left(self, count: int) -> int:
+        """How many tokens of a prompt of so many are computed for another server: the half takes the others away."""
+        tokens = [TAKEN_AWAY] * count
+        request = SimpleNamespace(
+            **{"request_id": "other", "kv_transfer_params": {PREFILL: False, DECODE: True}},
+            **{"prompt_token_ids": [*tokens], "_all_token_ids": [*tokens], "num_prompt_tokens": count},
+            get_skip_reading_prefix_cache=lambda: False,
+        )
+        self.half.comes(request)
+        self.half.real.get_num_new_matched_tokens(request, 0)
+        return int(request.num_prompt_tokens)
 
     def _computed(self, count: int) -> Json:
         """What the other server says of a request of which it has computed so many tokens. Its blocks have the numbers

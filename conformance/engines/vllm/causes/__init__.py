@@ -21,7 +21,8 @@ NULL_BLOCK = 1  # the pool has one block more than a run counts
 
 def launch(config: Json) -> str:
     """The command that starts a server of this configuration of a run. MODEL stands for a model of its kind, and
-    CONNECTOR for a KV connector that loads asynchronously; with host memory it is vLLM's own.
+    CONNECTOR for a KV connector that loads asynchronously; with host memory, and with other layers than one group with
+    full attention, it is vLLM's own.
     """
     flags = {
         "block-size": config["block_size"],
@@ -119,7 +120,9 @@ def _connector(config: Json) -> Json:
     failure = {"kv_load_failure_policy": config["failure"]} if "failure" in config else {}
     host = config.get("host")
     if host is None:
-        return {"kv_connector": "CONNECTOR", "kv_role": "kv_both", **failure}
+        name = "CONNECTOR" if [group["kind"] for group in config["layers"]] == [FULL] else "NixlConnector"
+        both = {"kv_connector_extra_config": {"bidirectional_kv_xfer": True}} if config.get("both_ways") else {}
+        return {"kv_connector": name, "kv_role": "kv_both", **both, **failure}
     if host.get("pool"):
         sized = {"cpu_bytes_to_use": f"the bytes of {host['slots'] + NULL_BLOCK} blocks"}
         lazy = {"lazy_offload": True} if host["pool"] == "lazy" else {}
