@@ -33,6 +33,7 @@ class BlockCacheExclusion(StrEnum):
     RESET_OF_STORES = "block_cache.reset_of_stores"  # resets that preempt, while copies to a pool of blocks go on
     HOST_RELOAD = "block_cache.host_reload"  # resets that preempt requests, where there is host memory
     HOST_ANSWERS = "block_cache.host_answers"  # blocks of answers in host memory
+    LARGE_STATES = "block_cache.large_states"  # blocks of states that are larger than the smallest blocks
     STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
     STATES_WITH_TRANSFERS = "block_cache.states_with_transfers"  # transfers in a model with states
     STATES_IN_ONE_STEP = "block_cache.states_in_one_step"  # two requests in a step of a model whose states are cached

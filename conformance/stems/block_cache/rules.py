@@ -35,6 +35,7 @@ LAYERS = (
     [ATTENTION, {**WINDOWED, "block_size": 8}],
     [{**ATTENTION, "block_size": 8}, WINDOWED, {**WINDOWED, "window": 10, "block_size": 2}],
     [{**ATTENTION, "block_size": 8}, STATES],
+    [{**ATTENTION, "block_size": 8}, {**STATES, "block_size": 8}, ATTENTION],
 )
 PARTS = LAYERS.index([ATTENTION, CHECKPOINTS])
 OTHER_LAYERS = LAYERS[:4]  # of the configurations that are tried where an engine does not support the drawn one
@@ -140,6 +141,12 @@ def _of_one_size(layers: list[Json]) -> list[Json]:
     return [_without(group, "block_size") for group in layers]
 
 
+def _has_large_states(config: Json) -> bool:
+    """A block of states has more tokens than the smallest blocks."""
+    sizes = sizes_of(config)
+    return any(group["kind"] == MAMBA and size > min(sizes) for group, size in zip(config["layers"], sizes, strict=True))
+
+
 def _may_leave_early(config: Json) -> bool:
     """A block may leave a window before the prefix cache gets it: by drafts, or since the window is shorter."""
     groups = zip(sizes_of(config), config["layers"], strict=True)
@@ -220,6 +227,8 @@ class BlockCacheMachine(StemMachine):
         states = any(group["kind"] == MAMBA for group in config["layers"])
         if in_flight or (states and self.excludes(Exclusion.STATES_WITH_DRAFTS)):
             config |= {"drafts": 0, "eagle": False}
+        if self.excludes(Exclusion.LARGE_STATES) and config["caching"] and _has_large_states(config):
+            config["layers"] = _of_one_size(config["layers"])
         if self.excludes(Exclusion.STATES_WITH_TRANSFERS) and states and config["transfers"]:
             config["layers"] = [ATTENTION]
         if self.excludes(Exclusion.STATES_IN_ONE_STEP) and states and config["caching"]:
