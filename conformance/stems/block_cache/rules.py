@@ -144,7 +144,8 @@ def _of_one_size(layers: list[Json]) -> list[Json]:
 def _has_large_states(config: Json) -> bool:
     """A block of states has more tokens than the smallest blocks."""
     sizes = sizes_of(config)
-    return any(group["kind"] == MAMBA and size > min(sizes) for group, size in zip(config["layers"], sizes, strict=True))
+    states = [size for group, size in zip(config["layers"], sizes, strict=True) if group["kind"] == MAMBA]
+    return any(size > min(sizes) for size in states)
 
 
 def _may_leave_early(config: Json) -> bool:

@@ -33,7 +33,7 @@ class Values(SimpleNamespace):
         return self if name.removesuffix("_config") in PARTS else None
 
 
-class Connector(NixlPullConnectorScheduler):
+class Connector(NixlPullConnectorScheduler):  # type: ignore[misc]
     """The scheduler's half of NixlConnector. What it does not have does nothing."""
 
     requires_kv_delivery = supports_divergent_local_hybrid_hits = True
