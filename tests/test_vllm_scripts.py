@@ -124,6 +124,21 @@ def repaired(self, hashes, most):
     return blocks, [length for _ in blocks]
 HybridKVCacheCoordinator.find_longest_cache_hit_per_group = repaired
 """,
+    # A request whose transfer has failed is computed from its first token on.
+    "failed_load_counts_as_done": """
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.worker import NixlConnectorWorker
+from vllm.v1.core.sched.scheduler import Scheduler
+fail, update, failed = NixlConnectorWorker._handle_failed_transfer, Scheduler._update_waiting_for_remote_kv, set()
+def noted(self, name, handle):
+    failed.add(name)
+    fail(self, name, handle)
+def repaired(self, request):
+    if request.request_id in failed:
+        request.num_computed_tokens = 0
+        self.failed_recving_kv_req_ids.add(request.request_id)
+    update(self, request)
+NixlConnectorWorker._handle_failed_transfer, Scheduler._update_waiting_for_remote_kv = noted, repaired
+""",
     # A request that finds a state which this step computes waits for the next step.
     "state_read_in_its_step": """
 from vllm.v1.core.block_pool import BlockPool

@@ -59,6 +59,7 @@ STUBBED = (
     "vllm.model_executor",
     "vllm.model_executor.layers.fused_moe",
     "vllm.model_executor.layers.fused_moe.routed_experts_capturer",
+    "vllm.model_executor.layers.mamba.mamba_utils",
     "vllm.multimodal",
     "vllm.multimodal.encoder_budget",
     "vllm.multimodal.inputs",
@@ -74,6 +75,8 @@ STUBBED = (
     "vllm.v1.metrics.perf",
     "vllm.v1.structured_output",
     "vllm.v1.worker",
+    "vllm.v1.worker.block_table",
+    "vllm.v1.worker.utils",
 )
 # What names of these modules stand for, where the scheduler asks them. No verdict may depend on an answer.
 ANSWERS = {
