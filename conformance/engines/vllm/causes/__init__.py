@@ -21,7 +21,8 @@ NULL_BLOCK = 1  # the pool has one block more than a run counts
 
 def launch(config: Json) -> str:
     """The command that starts a server of this configuration of a run. MODEL stands for a model of its kind, and
-    CONNECTOR for a KV connector that loads asynchronously; with host memory it is vLLM's own.
+    CONNECTOR for a KV connector that loads asynchronously; with host memory, or with other layers than one group with
+    full attention, it is vLLM's own.
     """
     flags = {
         "block-size": config["block_size"],
@@ -118,8 +119,11 @@ def without(config: Json, flag: str) -> Json:
 def _connector(config: Json) -> Json:
     failure = {"kv_load_failure_policy": config["failure"]} if "failure" in config else {}
     host = config.get("host")
-    if host is None:
+    if host is None and [group["kind"] for group in config["layers"]] == [FULL]:
         return {"kv_connector": "CONNECTOR", "kv_role": "kv_both", **failure}
+    if host is None:
+        between = {"bidirectional_kv_xfer": config.get("both_ways", False), "kv_recompute_threshold": 0}
+        return {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_connector_extra_config": between, **failure}
     if host.get("pool"):
         sized = {"cpu_bytes_to_use": f"the bytes of {host['slots'] + NULL_BLOCK} blocks"}
         lazy = {"lazy_offload": True} if host["pool"] == "lazy" else {}
