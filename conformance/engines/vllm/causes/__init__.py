@@ -21,7 +21,7 @@ NULL_BLOCK = 1  # the pool has one block more than a run counts
 
 def launch(config: Json) -> str:
     """The command that starts a server of this configuration of a run. MODEL stands for a model of its kind, and
-    CONNECTOR for a KV connector that loads asynchronously; with host memory, and with other layers than one group with
+    CONNECTOR for a KV connector that loads asynchronously; with host memory, or with other layers than one group with
     full attention, it is vLLM's own.
     """
     flags = {
@@ -121,7 +121,8 @@ def _connector(config: Json) -> Json:
     host = config.get("host")
     if host is None:
         name = "CONNECTOR" if [group["kind"] for group in config["layers"]] == [FULL] else "NixlConnector"
-        both = {"kv_connector_extra_config": {"bidirectional_kv_xfer": True}} if config.get("both_ways") else {}
+        between = {"bidirectional_kv_xfer": True, "kv_recompute_threshold": 0}
+        both = {"kv_connector_extra_config": between} if config.get("both_ways") else {}
         return {"kv_connector": name, "kv_role": "kv_both", **both, **failure}
     if host.get("pool"):
         sized = {"cpu_bytes_to_use": f"the bytes of {host['slots'] + NULL_BLOCK} blocks"}
