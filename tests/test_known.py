@@ -214,6 +214,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
         {"layers": [WINDOWED], "transfers": True, "drafts": 1, "eagle": False},
     ),
     BlockCacheExclusion.CROWDED_LOADS: ({"transfers": True}, {"transfers": True, "blocks": 80}),
+    BlockCacheExclusion.LARGE_STATES: (
+        {"layers": [ATTENTION, {**STATES, "block_size": 8}]},
+        {"layers": [ATTENTION, STATES]},
+    ),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
     BlockCacheExclusion.STATES_WITH_TRANSFERS: (
         {"layers": [ATTENTION, STATES], "transfers": True},
@@ -273,6 +277,8 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
         (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
+        (BlockCacheExclusion.LARGE_STATES, {"layers": [{**ATTENTION, "block_size": 8}, STATES]}),
+        (BlockCacheExclusion.LARGE_STATES, {"layers": [ATTENTION, {**STATES, "block_size": 8}], "caching": False}),
     ],
 )
 def test_an_exclusion_leaves_what_it_does_not_need(member: BlockCacheExclusion, config: Json) -> None:
