@@ -50,13 +50,13 @@ DRAWN = """
 """
 SMALLER_THAN_STATES = """
     from test_vllm_block_sizes import rules_config
-    def made(states, attention, caching):
+    def made(states, attention):
         layers = [{"kind": "full", "block_size": attention}, {"kind": "mamba", "block_size": states}]
         try:
-            makers["block_cache"]({**rules_config(), "layers": layers, "caching": caching})
+            makers["block_cache"]({**rules_config(), "layers": layers})
         except Exception as error:
             return type(error).__name__
-    print(json.dumps({"cached": made(8, 4, True), "smaller states": made(4, 8, True), "not cached": made(8, 4, False)}))
+    print(json.dumps({"larger": made(8, 4), "smaller": made(4, 8), "equal": made(4, 4)}))
 """
 CONFIG: Json = {"block_size": 4, "layers": [{"kind": "full"}, {"kind": "window", "window": 6, "block_size": 8}]}
 
@@ -241,4 +241,4 @@ def test_runs_with_several_sizes_find_nothing_new(release: str) -> None:
 @pytest.mark.parametrize("release", ["0.15.1", "0.18.1"])
 def test_no_group_has_smaller_blocks_than_cached_states_in_older_releases(release: str) -> None:
     """``unify_kv_cache_spec_page_size`` makes blocks of attention larger there, or fails an assertion."""
-    assert answer(release, SMALLER_THAN_STATES) == {"cached": "Unsupported", "smaller states": None, "not cached": None}
+    assert answer(release, SMALLER_THAN_STATES) == {"larger": "Unsupported", "smaller": None, "equal": None}

@@ -317,7 +317,7 @@ class VLLMRelease:
         if setup.eagle and len({spec.block_size for spec in groups}) > 1 and not self.has_eagle_of_sizes:
             raise Unsupported("the release looks up no hit for an EAGLE head where groups have blocks of several sizes")
         smallest = min(spec.block_size for spec in groups)
-        if setup.align and setup.state_size > smallest and not self.has_blocks_below_states:
+        if setup.state_size > smallest and not self.has_blocks_below_states:
             raise Unsupported("the release gives no group smaller blocks than those of states that are cached")
         layers = [self._specs.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(groups)]
         if setup.eagle:
