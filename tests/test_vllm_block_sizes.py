@@ -48,6 +48,16 @@ DRAWN = """
     avoided = {row.exclude for row in rows}
     print(json.dumps(block_size_edits.drawn_of(makers["block_cache"], [one for one in Exclusion if one in avoided])))
 """
+SMALLER_THAN_STATES = """
+    from test_vllm_block_sizes import rules_config
+    def made(states, attention):
+        layers = [{"kind": "full", "block_size": attention}, {"kind": "mamba", "block_size": states}]
+        try:
+            makers["block_cache"]({**rules_config(), "layers": layers})
+        except Exception as error:
+            return type(error).__name__
+    print(json.dumps({"larger": made(8, 4), "smaller": made(4, 8), "equal": made(4, 4)}))
+"""
 CONFIG: Json = {"block_size": 4, "layers": [{"kind": "full"}, {"kind": "window", "window": 6, "block_size": 8}]}
 
 
@@ -225,3 +235,10 @@ def test_a_harmless_edit_shows_nothing(edit: str) -> None:
 @pytest.mark.parametrize("release", releases(NEWEST))
 def test_runs_with_several_sizes_find_nothing_new(release: str) -> None:
     assert answer(release, DRAWN) is None
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", ["0.15.1", "0.18.1"])
+def test_no_group_has_smaller_blocks_than_cached_states_in_older_releases(release: str) -> None:
+    """``unify_kv_cache_spec_page_size`` makes blocks of attention larger there, or fails an assertion."""
+    assert answer(release, SMALLER_THAN_STATES) == {"larger": "Unsupported", "smaller": None, "equal": None}

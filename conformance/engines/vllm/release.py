@@ -319,6 +319,9 @@ class VLLMRelease:
             raise Unsupported("the release's asynchronous scheduler serves no model with pipeline stages")
         if setup.eagle and len({spec.block_size for spec in groups}) > 1 and not self.has_eagle_of_sizes:
             raise Unsupported("the release looks up no hit for an EAGLE head where groups have blocks of several sizes")
+        smallest = min(spec.block_size for spec in groups)
+        if setup.state_size > smallest and not self.has_blocks_below_states:
+            raise Unsupported("the release gives no group smaller blocks than those of states that are cached")
         layers = [self._specs.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(groups)]
         if setup.eagle:
             self._mark_eagle(layers)
@@ -444,6 +447,13 @@ class VLLMRelease:
         assertion stops the server at the first hit.
         """
         return "aligned_length is not compatible with eagle" not in self.imported.text(SINGLE)
+
+    @cached_property
+    def has_blocks_below_states(self) -> bool:
+        """Layers may have smaller blocks than cached states: hidden states, and later drafters. Before that, the release
+        makes blocks of attention larger, and an assertion stops it where states would need a larger page.
+        """
+        return hasattr(self._specs, "HiddenStateCacheSpec")
 
     @cached_property
     def matches_units(self) -> bool:
