@@ -2,8 +2,7 @@
 
 The prefill server loads a part of a prompt from the decode server of the last turn, and computes the rest. The request
 is preempted, and get_num_new_matched_tokens offers the other server's blocks again. The scheduler waits for them, and
-update_state_after_alloc begins nothing, since these blocks were processed. The blocks that the request holds are kept
-when its client goes away.
+update_state_after_alloc begins nothing, since these blocks were processed. An abort does not give the new blocks back.
 """
 
 from types import SimpleNamespace
@@ -33,16 +32,22 @@ class Values(SimpleNamespace):
         return self if name.removesuffix("_config") in PARTS else None
 
 
-class Connector(NixlPullConnectorScheduler):  # type: ignore[misc]
+class Connector:
     """The scheduler's half of NixlConnector. What it does not have does nothing."""
 
     requires_kv_delivery = supports_divergent_local_hybrid_hits = True
 
+    def __init__(self, real: NixlPullConnectorScheduler) -> None:
+        self.real = real
+
     def get_loaded_kv_cache_group_ids(self, _: Request) -> tuple[int, ...]:
         return (0,)
 
-    def __getattr__(self, _: str) -> Any:
-        return lambda *_: None
+    def request_finished(self, request: Request, blocks: list[int]) -> Any:
+        return self.real.request_finished(request, (blocks,))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name, lambda *_: None)
 
 
 config = Values(
@@ -65,7 +70,7 @@ config = Values(
 register_all_kvcache_specs(config)
 spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
 groups = KVCacheConfig(BLOCKS + 1, [], [KVCacheGroupSpec(["layer"], spec)])
-connector = Connector(config, "prefill", groups)
+connector = Connector(NixlPullConnectorScheduler(config, "prefill", groups))
 scheduling.KVConnectorFactory = Values(create_connector=lambda **_: connector)
 scheduler = scheduling.Scheduler(
     vllm_config=config,
@@ -101,8 +106,7 @@ add("another", tokens=3, outputs=3)
 add("turn", tokens=11, outputs=1, params=dict(ANSWERED))
 for _ in range(20):
     step()
-request = scheduler.requests["turn"]
-waits = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+waits = scheduler.requests["turn"].status == RequestStatus.WAITING_FOR_REMOTE_KVS
 scheduler.finish_requests(["turn"], RequestStatus.FINISHED_ABORTED)
 for _ in range(3):
     step()
