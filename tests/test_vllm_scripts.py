@@ -124,6 +124,15 @@ def repaired(self, hashes, most):
     return blocks, [length for _ in blocks]
 HybridKVCacheCoordinator.find_longest_cache_hit_per_group = repaired
 """,
+    # The list that is sent ends with the last token that is computed.
+    "list_has_a_block_for_drafts": """
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.scheduler import NixlConnectorScheduler
+finished = NixlConnectorScheduler.request_finished
+def repaired(self, request, blocks):
+    count = -(-request.num_computed_tokens // self.block_size)
+    return finished(self, request, tuple(each[:count] for each in blocks))
+NixlConnectorScheduler.request_finished = repaired
+""",
     # A request whose transfer has failed is computed from its first token on.
     "failed_load_counts_as_done": """
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.worker import NixlConnectorWorker
@@ -292,6 +301,7 @@ KEEPS = {
     "0.27.1": [
         *("refused_drafts_are_counted", "stale_output_stops_scheduler"),
         *("state_inside_a_block", "window_slides_by_drafts", "hit_leaves_out_states"),
+        "list_has_a_block_for_drafts",
     ],
     "0.18.1": ["host_offer_evicts_its_own_key", "host_touch_while_written", "state_read_in_its_step"],
     "0.30.0": ["host_stores_uncomputed_slot", "host_offer_refused_with_room"],
