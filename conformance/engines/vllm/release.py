@@ -450,8 +450,8 @@ class VLLMRelease:
 
     @cached_property
     def has_blocks_below_states(self) -> bool:
-        """Layers may have smaller blocks than cached states: hidden states, and later drafters. Before that, the release
-        makes blocks of attention larger, and an assertion stops it where states would need a larger page.
+        """Layers may have smaller blocks than cached states: hidden states, and later drafters. Before that, the
+        release makes blocks of attention larger, and an assertion stops it where states would need a larger page.
         """
         return hasattr(self._specs, "HiddenStateCacheSpec")
 
