@@ -156,6 +156,7 @@ class Follower:
             tuple[int, FollowedRequest]
         ] = []  # requests that left, and whose blocks were not given back yet
         self._given: dict[int | None, set[int]] = {}  # the blocks that the present call gives back, by request
+        self._sending: set[int] = set()  # requests that end in the present call, and whose blocks another server reads
         rows: int = law.state.pool.rows.size
         groups = len(self.kinds)
         starts = range(1, rows - groups + 2, groups)
@@ -216,7 +217,7 @@ class Follower:
         passes: Mapping[int, RequestPass] = step.passes if step is not None else {}
         again = {request for request, one in passes.items() if one.kind != "running"}
         gone = preempted if step is None else step.preempted
-        self._given = {}
+        self._given, self._sending = {}, {*sends}
         if self.economy is not None:
             self.economy.begins()
             if step is not None:
@@ -235,13 +236,18 @@ class Follower:
             self._defers(request, known)
         for request in {} if step is None else step.loads:
             self.jobs.loads(request, self.must_know(request).rows)
-        for request in sends:  # what has left the window is given up before
-            self.jobs.sends(request, self.here[request].rows)
+        for request in [*self._sending]:  # what has left the window is given up before
+            self._sends(request)
         for request in [r for r in self.here if r not in known]:
             self._ends(request)
         for request in self.here:
             for group in range(len(self.kinds)):
                 self._shift(request, group, known)
+
+    def _sends(self, request: int) -> None:
+        """Another server reads the blocks of a request that has ended, from now on."""
+        self._sending.discard(request)
+        self.jobs.sends(request, self.here[request].rows)
 
     def _leaves(self, request: int) -> None:
         """A request that was preempted has no pass in flight any more that counts."""
@@ -451,6 +457,8 @@ class Follower:
         for row, blocks in of_rows.items():
             held = self._held([row])
             if set(blocks) == held or (self._has_ended(row, known) and held <= self._given[move.request]):
+                if move.request in self._sending:  # its blocks are given back although another server reads them
+                    self._sends(move.request)
                 self._finish(row)
             elif self.state.phase(row) != IDLE:
                 self._slide(row, blocks)
