@@ -202,13 +202,13 @@ def test_what_is_behind_a_known_bug_is_found_where_both_are_repaired() -> None:
         repaired.clear()
         subject = partial(stops, leaks, None)
         hunt = Hunt("allocator", subject, shows(broken=True), HuntLimits(60, seed=1))
-        return hunt, hunt.run([], (), repairs)
+        return hunt, hunt.run([], (), None if repairs is None else lambda: repairs)
 
     as_they_are, found = search(None)
     assert not laws(found, Status.NEW)
     assert not as_they_are.repaired
-    with_repairs, found = search(Repairs(partial(repaired.append, "the known bug"), shows(broken=False), ()))
-    assert with_repairs.repaired
+    with_repairs, found = search(Repairs(["known"], partial(repaired.append, "the known bug"), shows(broken=False), ()))
+    assert with_repairs.repaired == ["known"]
     assert laws(found, Status.NEW) == {"no_leak"}
     assert laws(found, Status.KNOWN), "the first runs are of the engines as they are"
     for one in found.differences:
@@ -299,10 +299,11 @@ def test_an_engine_that_cannot_be_built_is_new_beside_a_base_that_can() -> None:
     def nothing(_: Json) -> Any:
         raise Unsupported("nothing fits")
 
-    refused = judge.Built("allocator", fails_with_pages, answers(nothing))
-    with pytest.raises(EngineError, match="the engine cannot be built"):
-        refused({"page_size": 4, "size": 4})
-    assert not refused.rows()
+    for other in (nothing, fails_with_pages):
+        refused = judge.Built("allocator", fails_with_pages, answers(other))
+        with pytest.raises(Unsupported, match="the engine cannot be built"):
+            refused({"page_size": 4, "size": 4})
+        assert not refused.rows(), "no server has this configuration"
 
 
 def test_shrinking_makes_an_incomparable_run_new_where_a_shorter_one_shows_it() -> None:

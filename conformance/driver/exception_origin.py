@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from dis import opname
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -43,6 +44,20 @@ def must_be_the_engines(error: BaseException, call: str) -> None:
             f"no verdict: {call} failed in Slotproof's own code, at {where}: {what}. If the engine does what the call "
             "asks for, please report this line"
         ) from error
+
+
+def raised_in_engine(error: BaseException) -> bool:
+    """A ``raise`` or an ``assert`` of the engine's own code has raised the exception: so the engine refuses in its own
+    words, where Python or a library would raise a ``ValueError`` for what the engine has not foreseen.
+    """
+    passed = error.__traceback__
+    while passed is not None and passed.tb_next is not None:
+        passed = passed.tb_next
+    if passed is None or place(error) is not None:
+        return False
+    code = passed.tb_frame.f_code.co_code
+    module = str(passed.tb_frame.f_globals.get("__name__", ""))
+    return opname[code[passed.tb_lasti]] == "RAISE_VARARGS" and not _below(module, LIBRARIES)
 
 
 def place(error: BaseException) -> str | None:

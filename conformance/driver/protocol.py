@@ -54,8 +54,13 @@ class EngineError(Exception):
 
 class Unsupported(Exception):
     """The engine does not support this configuration, or has no such call in it. The message is one line that says
-    why.
+    why. ``unbuilt``: the assertion of the engine's own code that fails while an engine is built, and where; empty where
+    the engine refuses in words.
     """
+
+    def __init__(self, message: str, unbuilt: str = "") -> None:
+        super().__init__(message)
+        self.unbuilt = unbuilt
 
 
 class Misuse(Exception):

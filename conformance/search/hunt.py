@@ -11,7 +11,7 @@ base, and everything that the subject breaks is new.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
@@ -130,10 +130,11 @@ class HuntLimits:
 @dataclass(frozen=True)
 class Repairs:
     """Repairs of known causes that subject and base have in common, so that these causes hide nothing that is new.
-    ``repair``: repairs the subject, until this process ends. ``base``: replays a trace on the repaired base.
-    ``exclude``: the known differences that runs of repaired engines still avoid.
+    ``causes``: their names. ``repair``: repairs the subject, until this process ends. ``base``: replays a trace on the
+    repaired base. ``exclude``: the known differences that runs of repaired engines still avoid.
     """
 
+    causes: Sequence[str]
     repair: Callable[[], None]
     base: Callable[[Trace], Outcome]
     exclude: Collection[StrEnum]
@@ -182,7 +183,9 @@ class Hunt:
         self.sink = Sink(passes=self._passes, before=self._before)
         self.done = Done(stem, make, self.sink, self.clock, limits.kinds)
         self.cut_short = False
-        self.repaired = False  # both engines
+        self.repaired: Sequence[str] = ()  # the causes that are repaired in both engines
+        self._numbers = count()  # of the rounds of drawn runs
+        self._left: int | None = limits.examples  # so many runs are to be drawn; None: as many as there is time for
         self._until = 1.0  # the part of the time after which runs that show nothing new end
         self.candidates: dict[tuple[str, ...], list[_Candidate]] = {}  # by their shape
         self.met: Counter[tuple[str, ...]] = Counter()  # in how many runs each law, and each shape, was met
@@ -192,21 +195,23 @@ class Hunt:
         self.gone: list[Gone] = []
 
     def run(
-        self, kept: Iterable[tuple[str, Trace]], exclude: Collection[StrEnum], repairs: Repairs | None = None
+        self,
+        kept: Iterable[tuple[str, Trace]],
+        exclude: Collection[StrEnum],
+        repairs: Callable[[], Repairs | None] | None = None,
+        again: Sequence[tuple[str, Trace]] = (),
     ) -> Hunted:
         """Replays the kept traces, draws runs, and shrinks what is new. ``exclude``: known differences of the base,
-        which every second round of drawn runs avoids. ``repairs``: where nothing is new, further runs are drawn with
-        both engines repaired; what these show is shrunk and told on repaired engines too (``repaired``).
+        which every second round of drawn runs avoids. ``repairs``: called where nothing is new; if there are some,
+        further runs are drawn with both engines repaired, and what these show is shrunk and told on repaired engines
+        too (``repaired``). ``again``: traces that are replayed first, and on repaired engines too.
         """
         self._until = 1.0 if repairs is None else AS_THEY_ARE
-        for name, trace in kept:
-            if self._searched_enough():
-                self.cut_short = True
-                break
-            self._replay(name, trace)
-        self._draw(exclude, self.limits.examples)
+        self._replay_all([*again, *kept])
+        self.cut_short |= self._draw(exclude)
         if repairs is not None and not self.candidates:
-            exclude = self._draw_repaired(repairs)
+            self._until = 1.0
+            exclude = self._draw_further(exclude, repairs(), again)
         if (ends := self._ends_the_search()) is None:
             self._go_on(exclude)
         else:
@@ -241,6 +246,13 @@ class Hunt:
 
     # Kept traces.
 
+    def _replay_all(self, kept: Iterable[tuple[str, Trace]]) -> None:
+        for name, trace in kept:
+            if self._searched_enough():
+                self.cut_short = True
+                return
+            self._replay(name, trace)
+
     def _replay(self, name: str, trace: Trace) -> None:
         self.tick(name, trace, None, self.sink.steps)
         heard: list[Finding] = []
@@ -260,30 +272,38 @@ class Hunt:
 
     # Drawn runs.
 
-    def _draw_repaired(self, repairs: Repairs) -> Collection[StrEnum]:
-        """Draws runs with both engines repaired, half as many as before. What they still avoid."""
+    def _draw_further(
+        self, exclude: Collection[StrEnum], repairs: Repairs | None, again: Sequence[tuple[str, Trace]]
+    ) -> Collection[StrEnum]:
+        """Draws runs with both engines repaired, half as many as before; without repairs what is left of the runs.
+        Returns what the runs avoid.
+        """
+        if repairs is None:
+            self.cut_short = self._draw(exclude)
+            return exclude
         repairs.repair()
-        self.base, self.repaired, self._until, self.cut_short = repairs.base, True, 1.0, False
-        examples = self.limits.examples
-        self._draw(repairs.exclude, None if examples is None else -(-examples // 2))
+        self.base, self.repaired = repairs.base, repairs.causes
+        if self.limits.examples is not None:
+            self._left = -(-self.limits.examples // 2)
+        self._replay_all(again)
+        self.cut_short |= self._draw(repairs.exclude)
         return repairs.exclude
 
-    def _draw(self, exclude: Collection[StrEnum], left: int | None) -> None:
-        """``left``: so many runs, or with ``None`` as many as there is time for."""
+    def _draw(self, exclude: Collection[StrEnum]) -> bool:
+        """Draws the runs that are left, or as many as there is time for. True if the time was up before."""
         seed = self.limits.seed
-        for number in count():
-            if left is not None and left <= 0:
-                return
-            together = self.limits.together
-            examples = together if left is None else min(together, left)
+        while self._left is None or self._left > 0:
+            number, together = next(self._numbers), self.limits.together
+            examples = together if self._left is None else min(together, self._left)
             avoided = exclude if number % 2 or self.limits.avoid else ()
             before = self.sink.runs
             if self.draw(examples, seed if number == 0 else (seed or 0) * 100_003 + number, avoided):
-                self.cut_short = True
-                return
-            left = None if left is None else left - examples
+                return True
+            if self._left is not None:
+                self._left -= examples
             if self.sink.runs == before:
-                return
+                break
+        return False
 
     def draw(self, examples: int, seed: int | None, avoided: Collection[StrEnum]) -> bool:
         """Draws so many runs, which go on past what they break. True if the time was up before all were drawn."""

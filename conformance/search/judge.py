@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.driver.clock import Clock
-from conformance.driver.lockstep import ANSWERED, ANSWERED_SENTENCE, LATENT, VIOLATION, Finding
+from conformance.driver.lockstep import LATENT, VIOLATION
 from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
 from conformance.search.check import Result, Search, check
+from conformance.search.common_causes import CommonCauses, common_causes
 from conformance.search.connection import Connection
 from conformance.search.done import Done, replay
 from conformance.search.enough import RUNS
@@ -34,10 +35,9 @@ from conformance.stems.machine import Sink, TimeIsUp
 from conformance.stems.stem_registry import ROOMS
 from conformance.telling.tell import tell
 from conformance.traces import cause_files, known, trace_files
-from conformance.traces.cause_files import Cause
 from conformance.traces.compare import Status
 from conformance.traces.known import KnownDifference
-from conformance.traces.outcome import Break, How, Outcome, outcome
+from conformance.traces.outcome import Break, How, Outcome, not_built, outcome
 from conformance.traces.trace_files import Kept
 
 Make = Callable[[Json], Any]
@@ -280,30 +280,34 @@ class Built:
         """A fresh engine of this configuration."""
         try:
             return self.make(config)
-        except EngineError as error:
-            trace = Trace(self.stem, dict(config))
-            if not error.unbuilt or self.base(trace).stopped:  # no server has this configuration
+        except (EngineError, Unsupported) as error:
+            if not error.unbuilt:
                 raise
-            self.failed.setdefault(error.unbuilt, trace)
+            trace = Trace(self.stem, dict(config))
+            if self._base_is_built(trace):  # else no server has this configuration
+                self.failed.setdefault(error.unbuilt, trace)
             raise Unsupported(str(error)) from error
+
+    def _base_is_built(self, trace: Trace) -> bool:
+        try:
+            return self.base(trace) == Outcome()
+        except EngineError:
+            return False
 
     def rows(self) -> list[Json]:
         """The findings, as those of a report."""
         return [
-            Break.of(Finding(ANSWERED, ANSWERED_SENTENCE, f"the engine cannot be built: {what}"), 0).row(
-                trace, base="the base is built from this configuration", how=How.DRAWN
-            )
+            Break.of(not_built(what), 0).row(trace, base="the base is built from this configuration", how=How.DRAWN)
             for what, trace in self.failed.items()
         ]
 
 
 def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
-    """What the engine breaks and the base at the socket ``asked["base"]`` does not. Where both have the lines that
-    repair known causes of the base, runs are drawn with these repairs too.
+    """What the engine breaks and the base at the socket ``asked["base"]`` does not. Where both have known causes of the
+    base, and the repairs of these mend both, runs are drawn with these repairs too. ``asked["subject"]``: the socket of
+    the process that serves this engine.
     """
     stem, roots = asked["stem"], [Path(root) for root in asked["roots"]]
-    causes = _common(loaded, asked, roots)
-    names = [cause.name for cause in causes]
     with ExitStack() as stack:
         base = stack.enter_context(Connection(asked["base"], asked.get("limit")))
         first = asked.get("first", False)
@@ -315,39 +319,47 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         built = Built(stem, loaded.makers[stem], base.outcome)
         make = Ran(built)
         hunt = Hunt(stem, make, base.outcome, limits, progress)
-        repairs = None
-        if causes:
-            mended = stack.enter_context(Connection(asked["base"], asked.get("limit"), names))
-            left = excluded(stem, listed_of({**asked, "repaired": names}))
-            repairs = Repairs(partial(_repair, causes), mended.outcome, left)
-        hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)), repairs)
-        return {**_beside(hunt, hunted, built, loaded, roots, names), "ran": make.as_json()}
+        common = _common(loaded, asked, roots)
+        repairs = partial(_repairs, hunt, common, asked, stack) if common.shown else None
+        hunted = hunt.run(kept, excluded(stem, listed_of(asked)), repairs, again)
+        return {**_beside(hunt, hunted, built, loaded, roots), "ran": make.as_json()}
 
 
-def _repair(causes: Iterable[Cause]) -> None:
+def _common(loaded: Loaded, asked: Json, roots: Sequence[Path]) -> CommonCauses:
+    """The causes that the base is known to have in this stem, as far as both have their lines."""
+    law = law_of(asked["stem"])
+    shown = {one.trace for one in listed_of(asked) if one.stem in ROOMS and law_of(one.stem) == law}
+    sockets = [asked["subject"], asked["base"]]
+    return common_causes(asked["engine"], shown, [roots, loaded.roots], sockets, asked.get("limit"))
+
+
+def _repairs(hunt: Hunt, common: CommonCauses, asked: Json, stack: ExitStack) -> Repairs | None:
+    """The repairs of the causes that mend subject and base; ``None`` if there are none."""
+
+    def tick(name: str, trace: Trace) -> None:
+        hunt.tick(name, trace, None, hunt.sink.steps)
+
+    names = common.mended([gone.name for gone in hunt.gone], tick)
+    if not names:
+        return None
+    mended = stack.enter_context(Connection(asked["base"], asked.get("limit"), names))
+    left = excluded(asked["stem"], listed_of({**asked, "repaired": names}))
+    return Repairs(names, partial(_repair, names), mended.outcome, left)
+
+
+def _repair(names: Iterable[str]) -> None:
     """Repairs the engine of this process."""
-    for cause in causes:
-        cause.apply()
+    for name in names:
+        cause_files.load(name).apply()
 
 
-def _common(loaded: Loaded, asked: Json, roots: Sequence[Path]) -> list[Cause]:
-    """The causes that the base is known to have, where the subject has the repaired lines too. ``roots``: of the
-    base.
-    """
-    listed = {one.trace for one in listed_of(asked) if one.stem in ROOMS and law_of(one.stem) == law_of(asked["stem"])}
-    causes = [cause for cause in cause_files.every() if cause.engine == asked["engine"]]
-    return [c for c in causes if listed & {*c.names_of_traces} and c.is_in(roots) and c.is_in(loaded.roots)]
-
-
-def _beside(
-    hunt: Hunt, hunted: Hunted, built: Built, loaded: Loaded, roots: Sequence[Path], repairs: Sequence[str]
-) -> Json:
+def _beside(hunt: Hunt, hunted: Hunted, built: Built, loaded: Loaded, roots: Sequence[Path]) -> Json:
     lists: dict[str, list[Json]] = {
         str(status): [difference_row(d, loaded, hunt.done, roots) for d in hunted.differences if d.status is status]
         for status in Status
     }
     for found in (found for status, rows in lists.items() if status != Status.KNOWN for found in rows):
-        found["repaired"] = [*repairs] if hunt.repaired else []
+        found["repaired"] = [*hunt.repaired]
     lists[Status.NEW] += built.rows()
     lists["gone"] = [
         g.found.row(g.trace, name=g.name, detail=f"the subject {g.detail}; the base: {g.found.detail}")

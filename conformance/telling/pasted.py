@@ -100,7 +100,8 @@ def assert_holds(
 
 def _said(played: Played, number: int, steps: Sequence[Json]) -> str:
     found = played.outcome.breaks[number]
-    lines = [f"{found.law} at step {found.step}, {steps[found.step - 1]['op']}", found.sentence, found.detail]
+    at = f"step {found.step}, {steps[found.step - 1]['op']}" if found.step else "step 0, in which it is built"
+    lines = [f"{found.law} at {at}", found.sentence, found.detail]
     return "\n  ".join([*lines, *played.where[number]])
 
 

@@ -7,7 +7,17 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding, Law, LockStep
+from conformance.driver.lockstep import (
+    ANSWERED,
+    ANSWERED_SENTENCE,
+    CONFORMS,
+    LATENT,
+    UNSUPPORTED,
+    VIOLATION,
+    Finding,
+    Law,
+    LockStep,
+)
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.driver.trace import Trace
 from conformance.stems.stem_registry import ROOMS, start
@@ -27,7 +37,8 @@ class How(StrEnum):
 class Break:
     """One law that a trace breaks on an engine.
 
-    ``severity``: violation or latent. ``step``: the number of the operation after which the law is broken, from 1.
+    ``severity``: violation or latent. ``step``: the number of the operation after which the law is broken, from 1; 0
+    where the engine cannot be built.
     ``law``, ``kind``, ``sentence``, ``detail``: see ``conformance.driver.lockstep.Finding``. ``harm``: what a request
     has read that was not its own in this operation (``conformance.traces.harm_found``); ``None`` if nothing is known of
     it.
@@ -114,6 +125,11 @@ class Outcome:
         return cls(tuple(Break(**b) for b in data["breaks"]), data["stopped"], data["stopped_at"], data["misused"])
 
 
+def not_built(what: str) -> Finding:
+    """The finding that the engine's own code fails while the engine is built. ``what``: the exception, and where."""
+    return Finding(ANSWERED, ANSWERED_SENTENCE, f"the engine cannot be built: {what}")
+
+
 def outcome(
     trace: Trace,
     make: Callable[[Json], Any],
@@ -125,13 +141,20 @@ def outcome(
     ``Outcome.breaks``; ``ended`` at the end of the run with the law's side of it, which knows what was counted; and
     ``stepped`` after each operation, also after one that broke a law or could not be sent.
 
-    Raises ``EngineError`` for a trace of an unknown stem, and where the engine was not loaded whole.
+    A trace without operations asks whether the engine can be built: where the engine's own code fails, this is a break
+    in step 0. Raises ``EngineError`` for a trace of an unknown stem, and where the engine was not loaded whole.
     """
     if trace.stem not in ROOMS:
         raise EngineError(f"no stem {trace.stem!r}: there are {', '.join(ROOMS)}")
     try:
         lock = start(trace.stem, make, trace.config, strict=False)
-    except Unsupported as reason:
+    except (EngineError, Unsupported) as reason:
+        if reason.unbuilt and not trace.steps:
+            finding = not_built(reason.unbuilt)
+            heard(finding)
+            return Outcome((Break.of(finding, 0),))
+        if isinstance(reason, EngineError):
+            raise
         return Outcome((), str(reason), 1)
     try:
         return _replayed(trace, lock, heard, stepped)

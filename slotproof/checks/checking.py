@@ -127,11 +127,11 @@ def report_of(options: CheckOptions) -> Json:
             until = None if deadline is None else deadline - _kept_for_naming(options)
             judged = _judge_all(stems, bench, options, until, again, bar)
         found = [row for j in judged for name in ("new", "worse") for row in j.get(name, [])]
+        if bench.base is not None:
+            repaired.leave_needed(found, bench.subject, bench.base, deadline)
         name_causes([row for row in found if not row["repaired"]], bench.subject, deadline, bench.repairs)
         if bench.repairs:
             repaired.tell_without(found, bench.subject, bench.repairs)
-        if bench.base is not None:
-            repaired.leave_needed(found, bench.subject, bench.base, deadline)
         again.keep([one for row in found for one in (row, *row["folded"])], stems)
         ended = time.monotonic()
         over = 0.0 if options.budget is None else max(ended - loaded - options.budget, 0.0)
@@ -139,11 +139,12 @@ def report_of(options: CheckOptions) -> Json:
 
 
 def _kept_for_naming(options: CheckOptions) -> float:
-    """The seconds in which no stem is searched any more, so that the causes of what was found are named: of an engine
-    that has causes, where it is judged alone. Such a search takes all its time also where it has found something.
+    """The seconds in which no stem is searched any more, so that the causes of what was found are named, and beside a
+    base the repairs that a finding needs: of an engine that has causes. A search takes all its time also where it has
+    found something.
     """
     has_causes = any(cause.engine == options.subject.engine for cause in cause_files.every())
-    return NAMING * options.budget if options.budget and options.base is None and has_causes else 0.0
+    return NAMING * options.budget if options.budget and has_causes else 0.0
 
 
 @contextmanager
@@ -225,7 +226,13 @@ def _judge(
             asked["first"] = attempt > 0
         else:
             listed = bench.base.subject.release or bench.base.hello["says"]
-            asked |= {"do": "beside", "base": bench.base.path, "again": again.of(stem), "listed": listed}
+            asked |= {
+                "do": "beside",
+                "base": bench.base.path,
+                "subject": bench.subject.path,
+                "again": again.of(stem),
+                "listed": listed,
+            }
             asked["roots"] = bench.base.hello["roots"]
             asked["first"] = options.first
         with bench.connect() as connection:

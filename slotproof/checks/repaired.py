@@ -1,5 +1,5 @@
 """Engines without their known causes, so that these hide nothing: ``slotproof check --repaired`` of a release, and the
-second half of the runs beside a base.
+second part of the runs beside a base.
 
 Drawn runs avoid what is known of a release, and with it every neighbour: where drafts and sessions are known to break a
 law together, no run has both. Where the cause is known, and a repair of it, the engine is repaired instead, and runs

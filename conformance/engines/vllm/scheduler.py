@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
 from typing import Any
 
+from conformance.driver.exception_origin import raised_in_engine
 from conformance.driver.protocol import Json, PublishedEvents, Unsupported
 from conformance.engines.vllm import reading
 from conformance.engines.vllm.host_connector import HostConnector
@@ -38,6 +39,7 @@ from conformance.stems.block_cache.protocol import (
     sizes_of,
 )
 from conformance.stems.block_pool.protocol import Name
+from conformance.stems.vetting import told
 
 
 class StandInPublisher:
@@ -62,8 +64,12 @@ class VLLMScheduler:
         self.lacks = frozenset({"draft"}) if not self._setup.drafts or self._setup.steps_in_flight > 1 else frozenset()
         try:
             self._scheduler = release.scheduler(self._setup, self._specs())
-        except (AssertionError, NotImplementedError) as error:
-            raise Unsupported(f"no scheduler of the release has this configuration: {error}") from error
+        except (AssertionError, NotImplementedError, ValueError) as error:
+            if not raised_in_engine(error):
+                raise
+            # Beside a base that is built from this configuration, an assertion that fails is a finding.
+            failed = told(error) if isinstance(error, AssertionError) else ""
+            raise Unsupported(f"no scheduler of the release has this configuration: {error}", failed) from error
         self._manager = self._scheduler.kv_cache_manager
         alignment = next((group["checkpoint"] for group in self._groups if "checkpoint" in group), None)
         self._checkpoint = alignment and release.checkpoints(self._scheduler, self._setup, alignment)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from conformance.driver.exception_origin import StandIn
+from conformance.driver.exception_origin import StandIn, place
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines.importing import Imported, line_of
 from conformance.engines.sglang.releases.server_parts import (
@@ -26,6 +26,7 @@ from conformance.engines.sglang.releases.server_parts import (
     published_fields,
     resolve,
 )
+from conformance.stems.vetting import told
 
 # Flags that every server of a run has: a CPU in place of a device, and token ids in place of text.
 ALWAYS = ("--device", "cpu", "--skip-tokenizer-init", "--random-seed", "0", "--log-level", "critical")
@@ -78,8 +79,9 @@ class Launcher:
             except Exception as error:
                 if isinstance(error, ValueError) and any(f"{flag} requires" in str(error) for flag in flags):
                     raise Unsupported(f"the release refuses these flags: {line_of(error)}") from error
-                label = f"sglang {self._imported.label}"
-                raise EngineError(f"{label}: {_method(error)} of its scheduler fails: {line_of(error)}") from error
+                label, failed = f"sglang {self._imported.label}", "" if place(error) else told(error)
+                what = f"{label}: {_method(error)} of its scheduler fails: {line_of(error)}"
+                raise EngineError(what, unbuilt=failed) from error
             now = self._now()
         return scheduler, now._replace(environment=variables)
 
