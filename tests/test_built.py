@@ -29,7 +29,7 @@ def refuses() -> None:
 
 
 def looks_up() -> None:
-    [].index(1)
+    list[int]().index(1)
 
 
 def parses() -> None:
@@ -126,7 +126,8 @@ def test_what_stops_a_scheduler_of_sglang_is_told_beside_a_base() -> None:
     from sglang.srt.managers.scheduler import Scheduler
     METHOD, make = "__init__", makers["server"]
     """
-    assert driven(NEWEST, before + FAILS, json.dumps(config())) == {
+    told: Any = driven(NEWEST, before + FAILS, json.dumps(config()))
+    assert told == {
         **BROKEN,
         "asserts": ["EngineError", "AssertionError: one group of layers"],
         "refuses": ["EngineError", "ValueError: too few blocks"],

@@ -40,7 +40,9 @@ def mended(served: Served, shown: dict[str, str], *, without: tuple[str, ...] = 
 def test_a_cause_is_repaired_in_both_where_its_repair_mends_both(served: Served) -> None:
     assert mended(served, SHOWN) == [CAUSE, OTHER]
     assert mended(served, SHOWN, without=(SHOWN[OTHER],)) == [CAUSE], "the subject no longer shows the other one"
-    assert mended(served, {CAUSE: SHOWN[CAUSE], OTHER: cause_files.load("rejected_turn_keeps_session").server}) == [CAUSE]
+    assert mended(served, {CAUSE: SHOWN[CAUSE], OTHER: cause_files.load("rejected_turn_keeps_session").server}) == [
+        CAUSE
+    ]
     assert mended(served, {OTHER: SHOWN[CAUSE]}) == []
 
 

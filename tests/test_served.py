@@ -256,12 +256,12 @@ def test_a_death_after_other_findings_does_not_hide_them(tmp_path: Path) -> None
     assert {"no_leak", ANSWERED} <= {row["law"] for row in report["new"]}
 
 
-def test_a_search_alone_leaves_time_to_name_the_causes_of_an_engine_that_has_some() -> None:
+def test_a_search_leaves_time_to_name_the_causes_of_an_engine_that_has_some() -> None:
     def kept(engine: str, budget: float | None, base: str | None = None) -> float:
         return checking._kept_for_naming(CheckOptions(Subject(engine), base=base, budget=budget))
 
-    assert 0 < kept("sglang", 100.0) < 20
-    assert [kept("toy", 100.0), kept("sglang", None), kept("sglang", 100.0, "0.5.23")] == [0.0, 0.0, 0.0]
+    assert 0 < kept("sglang", 100.0) == kept("sglang", 100.0, "0.5.23") < 20
+    assert [kept("toy", 100.0), kept("sglang", None)] == [0.0, 0.0]
 
 
 @pytest.mark.soak

@@ -59,9 +59,12 @@ def row_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
 
 
 def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
-    """Replays the known differences of the release ``asked["listed"]``, then draws runs that avoid them."""
+    """Replays the known differences of the release ``asked["listed"]``, then draws runs that avoid them. With
+    ``asked["further"]`` another process does this and what is least; this one only draws further runs.
+    """
     search = Alone(loaded, asked, progress, Clock(asked["seconds"]))
-    replayed = [(k, search.replayed(k)) for k in search.listed if k.stem == search.stem]
+    listed = () if asked.get("further") else search.listed
+    replayed = [(k, search.replayed(k)) for k in listed if k.stem == search.stem]
     found = search.new()
     rows: dict[str, list[Json]] = {
         "known": [row for _, (occurs, row) in replayed if occurs],
@@ -201,7 +204,8 @@ class Alone:
         little, what kept traces show, or else what further drawn runs show first.
         """
         self.cut_short = self._draw()
-        drawn_alone = self.asked.get("drawn_alone", False)  # no kept trace is replayed, and the time is kept
+        # No kept trace is replayed, and the time is kept.
+        drawn_alone = self.asked.get("drawn_alone", False) or self.asked.get("further", False)
         if self.runs.broke or self.done.effort.enough or not self.sink.runs or drawn_alone:
             return self.runs.told()
         shown = [(kept, first) for kept in self._unlisted() if (first := self._outcome(kept).first) is not None]
@@ -305,21 +309,24 @@ class Built:
 def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """What the engine breaks and the base at the socket ``asked["base"]`` does not. Where both have known causes of the
     base, and the repairs of these mend both, runs are drawn with these repairs too. ``asked["subject"]``: the socket of
-    the process that serves this engine.
+    the process that serves this engine. With ``asked["further"]`` another process replays all kept traces and does
+    what is least; this one replays those of the known causes, and draws further runs.
     """
     stem, roots = asked["stem"], [Path(root) for root in asked["roots"]]
     with ExitStack() as stack:
         base = stack.enter_context(Connection(asked["base"], asked.get("limit")))
         first = asked.get("first", False)
+        further = asked.get("further", False)
         limits = HuntLimits(
-            asked["examples"], asked["seconds"], asked["seed"], minimum=True, first=first, kinds=loaded.kinds
+            asked["examples"], asked["seconds"], asked["seed"], minimum=not further, first=first, kinds=loaded.kinds
         )
-        kept = [(k.name, k.trace) for k in trace_files.every() if k.trace.stem == stem]
+        common = _common(loaded, asked, roots)
+        every = [one for one in trace_files.every() if one.trace.stem == stem]
+        kept = [(one.name, one.trace) for one in every if not further or one.name in common.shown.values()]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
         built = Built(stem, loaded.makers[stem], base.outcome)
         make = Ran(built)
         hunt = Hunt(stem, make, base.outcome, limits, progress)
-        common = _common(loaded, asked, roots)
         repairs = partial(_repairs, hunt, common, asked, stack) if common.shown else None
         hunted = hunt.run(kept, excluded(stem, listed_of(asked)), repairs, again)
         return {**_beside(hunt, hunted, built, loaded, roots), "ran": make.as_json()}

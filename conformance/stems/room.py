@@ -22,7 +22,7 @@ class Room(NamedTuple):
     ``protocol``: what an engine implements. ``reads``: the call that reads an engine. ``never_lacking``: calls that no
     engine can lack. ``abilities``: what ``lacks`` may name beside calls. ``ends``: the laws that break by the end of
     the engine itself, after which nothing can be driven on: this is the harm. ``runs``: how many are drawn where
-    nobody says how many.
+    nobody says how many. ``weight``: the share of the stem in the time of a check.
     """
 
     machine: type[StemMachine]
@@ -38,3 +38,4 @@ class Room(NamedTuple):
     abilities: frozenset[str] = frozenset()
     ends: frozenset[str] = frozenset()
     runs: int = 200
+    weight: int = 1

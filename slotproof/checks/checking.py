@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from rich.progress import Progress
@@ -36,6 +35,7 @@ from conformance.traces.trace_files import LISTS
 from slotproof.checks import emit, remarks, repaired, weigh
 from slotproof.checks.again import Again
 from slotproof.checks.by_cause import name_causes
+from slotproof.checks.pieces import Piece, Shares, pieces, together
 from slotproof.checks.subjects import Base, base_of
 from slotproof.checks.unbuilt import must_be_as_before
 from slotproof.console import version
@@ -168,57 +168,55 @@ def _bench(options: CheckOptions) -> Iterator[Bench]:
 def _judge_all(
     stems: list[str], bench: Bench, options: CheckOptions, deadline: float | None, again: Again, bar: Progress
 ) -> list[Json]:
-    """The judgements on all stems, several at a time. A stem gets its share of the time that is left."""
-    todo, lock = list(stems), Lock()
+    """The judgements on all stems, several pieces at a time (``slotproof.checks.pieces``)."""
+    todo = pieces(stems, options.workers, limited=deadline is not None and options.examples is None)
+    shares = Shares(todo, options.workers, deadline)
     found: list[str] = []  # the stems with a violation
-    whole = bar.add_task(bench.subject.hello["label"], total=len(stems))
+    whole = bar.add_task(bench.subject.hello["label"], total=len(todo))
 
-    def share() -> float | None:
-        if deadline is None:
-            return None
-        left = max(len(todo), 1)
-        return max(deadline - time.monotonic(), 0.1) * min(options.workers, left) / left
-
-    def one(stem: str) -> Json:
+    def one(piece: Piece) -> Json:
+        seconds = shares.begins(piece)
         if found and options.first:
-            return weigh.nothing_judged(stem)
-        with lock:
-            seconds = share()
-            todo.remove(stem)
-        task = bar.add_task(stem, total=None)
+            return weigh.nothing_judged(piece.stem)
+        task = bar.add_task(piece.run, total=None)
         try:
-            judged = _judge(stem, bench, options, seconds, again, lambda said: _tell(bar, task, stem, said))
-            found.extend([stem] if judged["verdict"] == VIOLATION else [])
+            judged = _judge(piece, bench, options, seconds, again, lambda said: _tell(bar, task, piece.run, said))
+            found.extend([piece.stem] if judged["verdict"] == VIOLATION else [])
             return judged
         finally:
+            shares.ends(piece)
             bar.remove_task(task)
             bar.advance(whole)
 
     with ThreadPoolExecutor(options.workers) as pool:
         try:
-            return list(pool.map(one, stems))
+            judged = list(zip(todo, pool.map(one, todo), strict=True))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             bench.subject.kill()  # ends the connections for which the threads wait
             raise
+    return [together([part for piece, part in judged if piece.stem == stem]) for stem in stems]
 
 
-def _tell(bar: Progress, task: Any, stem: str, said: Json) -> None:
-    bar.update(task, description=f"{stem}: {said['progress']}, {said['steps']} operations")
+def _tell(bar: Progress, task: Any, name: str, said: Json) -> None:
+    bar.update(task, description=f"{name}: {said['progress']}, {said['steps']} operations")
 
 
 def _judge(
-    stem: str, bench: Bench, options: CheckOptions, seconds: float | None, again: Again, said: Callable[[Json], None]
+    piece: Piece, bench: Bench, options: CheckOptions, seconds: float | None, again: Again, said: Callable[[Json], None]
 ) -> Json:
-    """The judgement on one stem. Where the engine kills its process, that is a finding, and what the search had found
-    until then is lost with the process; so it goes on with another seed, and without a base to the first finding alone.
+    """The judgement of one piece of a stem. Where the engine kills its process, that is a finding, and what the search
+    had found until then is lost with the process; so it goes on with another seed, and without a base to the first
+    finding alone.
     """
     begun, deaths, judged = time.monotonic(), [], None
+    stem, first = piece.stem, piece.seed(options.seed)
     for attempt in range(RETRIES):
         left = None if seconds is None else max(seconds - (time.monotonic() - begun), 0.1)
-        seed = options.seed if attempt == 0 else (options.seed or 0) + 7_919 * attempt
+        seed = first if attempt == 0 else (first or 0) + 7_919 * attempt
         asked: Json = {
-            **{"stem": stem, "engine": options.subject.engine, "seconds": left, "seed": seed},
+            **{"stem": stem, "run": piece.run, "further": piece.number > 0},
+            **{"engine": options.subject.engine, "seconds": left, "seed": seed},
             **{"examples": options.examples, "steps": options.steps, "strict": bench.own},
         }
         if bench.base is None:
@@ -230,7 +228,7 @@ def _judge(
                 "do": "beside",
                 "base": bench.base.path,
                 "subject": bench.subject.path,
-                "again": again.of(stem),
+                "again": again.of(stem) if piece.number == 0 else [],
                 "listed": listed,
             }
             asked["roots"] = bench.base.hello["roots"]
@@ -240,8 +238,8 @@ def _judge(
                 judged = connection.ask(asked, said)
                 break
             except EngineDied:
-                hung = watchdog.hung(watchdog.written_in(bench.subject.scratch / f"death-{stem}"))
-                deaths += _deaths(stem, bench)
+                hung = watchdog.hung(watchdog.written_in(bench.subject.scratch / f"death-{piece.run}"))
+                deaths += _deaths(piece, bench)
                 if hung and deaths:
                     break  # another try would take as long
     judged = judged or weigh.nothing_judged(stem)
@@ -252,18 +250,21 @@ def _judge(
     return judged
 
 
-def _deaths(stem: str, bench: Bench) -> list[tuple[Status, Json]]:
+def _deaths(piece: Piece, bench: Bench) -> list[tuple[Status, Json]]:
     """The run that killed the process of the subject, or in which a call did not end, compared with the base. Empty if
     a call did not end in time, but ends when it is sent again.
 
     Raises ``EngineError`` if a maker did this, and ``ToolError`` if the run does not kill the process again.
     """
     subject = bench.subject
-    dump, trace = watchdog.written_in(subject.scratch / f"death-{stem}"), run_in(subject.scratch / f"run-{stem}")
+    dump, trace = (
+        watchdog.written_in(subject.scratch / f"death-{piece.run}"),
+        run_in(subject.scratch / f"run-{piece.run}"),
+    )
     reason = watchdog.reason(dump, subject.limit or 0.0)
-    if config := watchdog.written_in(subject.scratch / f"making-{stem}"):
+    if config := watchdog.written_in(subject.scratch / f"making-{piece.run}"):
         what = reason.replace("the call did", "it did") or f"the process ended: {subject.last_line()}"
-        raise EngineError(f"{subject.hello['label']}: the maker of {stem} was called with {config}: {what}")
+        raise EngineError(f"{subject.hello['label']}: the maker of {piece.stem} was called with {config}: {what}")
     if trace is None or not trace.steps:
         raise ToolError(f"the process of {subject.hello['label']} ended: {reason or subject.last_line()}", "")
     with bench.connect() as connection:

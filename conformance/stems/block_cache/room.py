@@ -20,4 +20,5 @@ ROOM = Room(
     onward=OnwardRequests,
     protocol=BlockCacheEngine,
     never_lacking=frozenset({"add", "schedule", "complete", "abort"}),
+    weight=6,
 )

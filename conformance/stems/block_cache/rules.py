@@ -75,7 +75,7 @@ OF_TRANSFERS = ("reoffers", "failure", "both_ways", "host")  # what is configure
 CONFIG = {
     "layers": st.integers(0, len(LAYERS) - 1),
     "drafts": st.integers(0, len(DRAFTS) - 1),
-    "blocks": st.sampled_from((14, 10, 12, 20)),
+    "blocks": st.sampled_from((14, 10, 12, 20, 16)),
     "batch": st.sampled_from((16, 8)),
     "steps_in_flight": st.sampled_from((1, 2, 3)),
     "threshold": st.sampled_from((0, 0, 5, 0, 0, 3)),

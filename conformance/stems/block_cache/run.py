@@ -367,12 +367,20 @@ class BlockCacheRun:
             raise Finding(PROGRESS, PROGRESS_SENTENCE, detail)
 
     def fits_alone(self) -> bool:
-        """The pool has room for the longest request, with its drafts and their states."""
+        """The pool has room for the longest request, with its drafts and their states. A group with a window needs the
+        blocks of its window and of the tokens in flight, as a server counts them when it starts.
+        """
         config, drafts = self.config, self.config["drafts"]
-        places = sum(-(-(config["max_length"] + drafts) // size) for size in self.sizes)
-        states = [group for group in config["layers"] if group["kind"] == MAMBA]
-        more = sum(drafts + 1 + ("checkpoint" in group) for group in states)
-        return bool(places + more <= config["blocks"])
+        flying = config["batch"] * config["steps_in_flight"]
+        need = 0
+        for group, size in zip(config["layers"], self.sizes, strict=True):
+            places = -(-(config["max_length"] + drafts) // size)
+            if group["kind"] == WINDOW:
+                places = min(places, -(-(group["window"] - 1 + flying + drafts) // size) + 1)
+            elif group["kind"] == MAMBA:
+                places += drafts + 1 + ("checkpoint" in group)
+            need += places
+        return bool(need <= config["blocks"])
 
     def _must_end(self, failed: Collection[int]) -> None:
         """The requests that have ended have their last token, and only they. ``failed``: those that may end earlier."""
