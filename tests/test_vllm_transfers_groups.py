@@ -11,6 +11,7 @@ from transfers_groups_edits import BUGS, HARMLESS
 
 from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.server_connector import TAKEN_AWAY, ServerConnector, ServerHalf
+from conformance.engines.vllm.server_workers import Lists
 from conformance.engines.vllm.settings import Setup, nothing
 from conformance.engines.vllm.transfers import TransferParams
 from conformance.stems.block_cache.protocol import RequestLoad
@@ -83,10 +84,15 @@ class Real:
         return True, {"remote_block_ids": blocks, "remote_num_tokens": request.num_tokens - 1}
 
 
+def from_the_end(local: Lists, remote: Lists) -> tuple[Lists, Lists]:
+    """Pairs as the workers do it where the reader's list is not longer."""
+    return local, [theirs[len(theirs) - len(mine) :] for mine, theirs in zip(local, remote, strict=True)]
+
+
 def made(*layers: Any, both_ways: bool = False, drafts: int = 0, shortens: bool = False) -> ServerConnector:
     shortens = shortens or STATES in layers
     setup = Setup(4, 20, True, 8, 3, 40, layers=layers, transfers=True, both_ways=both_ways, drafts=drafts)
-    return ServerConnector(ServerHalf(Real(shortens), list, nothing, nothing, True, True), setup)
+    return ServerConnector(ServerHalf(Real(shortens), list, nothing, nothing, from_the_end, True, True), setup)
 
 
 def loaded(connector: ServerConnector, tokens: int, lists: list[list[int]]) -> RequestLoad:
@@ -100,13 +106,41 @@ def loaded(connector: ServerConnector, tokens: int, lists: list[list[int]]) -> R
     return connector.begun()[1]
 
 
-def test_lists_of_two_servers_are_paired_from_the_end() -> None:
+def test_a_block_is_written_at_the_place_of_the_block_with_which_it_is_paired() -> None:
     load = loaded(made(FULL, WINDOW), 10, [[1, 2, 3], [4, 5]])
     assert load.tables == ((1, 2, 3), (0, 4, 5))
     load = loaded(made(FULL, WINDOW), 10, [[2, 3], [9, 4, 5]])
     assert load.tables == ((0, 2, 3), (0, 4, 5))  # the other server has nothing before its window
-    load = loaded(made(FULL), 8, [[1, 2, 3]])
-    assert load.tables == ((2, 3),)  # a block too many moves the others
+
+
+PAIRED = """
+    layers, cases = map(json.loads, sys.argv[2:])
+    try:
+        engine = makers["block_cache"]({**runs.BASE, "layers": layers, "transfers": True})
+    except Unsupported:
+        print('"refused"')
+        sys.exit()
+    answers = []
+    for local, remote in cases:
+        try:
+            answers.append([[[*each] for each in lists] for lists in engine._connector.half.pairs(local, remote)])
+        except AssertionError:
+            answers.append("stops")
+    print(json.dumps(answers))
+"""
+SAME, HIT, LONGER = [[[8, 9], [7]], [[1, 2], [3]]], [[[9], [7]], [[1, 2], [3]]], [[[8, 9, 6], [7]], [[1, 2], [3]]]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", [each for each in RELEASES if each not in RELEASES[:4]])
+def test_the_workers_of_a_release_pair_the_lists_of_two_servers(release: str) -> None:
+    """A block too many of the reader stops its workers, or stays unwritten where the model has states."""
+    paired = [SAME, [[[9], [7]], [[2], [3]]]]
+    windows = answer(release, PAIRED, json.dumps([FULL, WINDOW]), json.dumps([SAME, HIT, LONGER]))
+    assert windows == [*paired, "stops"]
+    states = answer(release, PAIRED, json.dumps([FULL, STATES]), json.dumps([SAME, HIT, LONGER]))
+    old = release in RELEASES[: RELEASES.index("0.27.1")]
+    assert states == ("refused" if old else [*paired, [[[8, 9], [7]], [[1, 2], [3]]]])
 
 
 def test_who_answers_gets_the_state_before_the_last_token() -> None:
@@ -135,7 +169,7 @@ def test_what_a_client_sends() -> None:
     assert params["remote_num_tokens"] == 1
 
 
-def test_what_another_server_reads_stands_at_the_last_places() -> None:
+def test_another_server_reads_into_the_blocks_of_its_own_window() -> None:
     connector = made(FULL, WINDOW)
     request = SimpleNamespace(
         request_id="1", num_tokens=11, num_prompt_tokens=10, kv_transfer_params={"do_remote_decode": True}
@@ -145,7 +179,7 @@ def test_what_another_server_reads_stands_at_the_last_places() -> None:
     request.kv_transfer_params["do_remote_decode"] = False
     request.num_tokens = 14
     connector.request_finished_all_groups(request, [[1, 2, 3, 4], [7, 5, 6]])
-    assert (connector.ended(), connector.read()) == ({1: ((1, 2, 3, 4), (0, 7, 5, 6))}, {1: 13})
+    assert (connector.ended(), connector.read()) == ({1: ((1, 2, 3, 4), (0, 0, 5, 6))}, {1: 13})
 
 
 def workers(*layers: Any) -> Workers:

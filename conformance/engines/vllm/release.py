@@ -23,7 +23,7 @@ from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import Json, Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
-from conformance.engines.vllm import host_connector, host_pool, settings
+from conformance.engines.vllm import host_connector, host_pool, server_workers, settings
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.names import DigestTexts
@@ -104,6 +104,8 @@ CHECKPOINT = "model_executor.layers.mamba.checkpoint"
 NIXL = "distributed.kv_transfer.kv_connector.v1.nixl"
 SERVERS = (f"{NIXL}.pull_scheduler", f"{NIXL}.scheduler")
 SERVER_HALVES = ("NixlPullConnectorScheduler", "NixlConnectorScheduler")
+WORKERS = (f"{NIXL}.base_worker", f"{NIXL}.worker")
+WORKER_HALVES = ("NixlBaseConnectorWorker", "NixlConnectorWorker")
 
 
 class VLLMRelease:
@@ -510,10 +512,22 @@ class VLLMRelease:
             clip=getattr(real, "get_exchange_clipped_blocks", None) or real.get_sw_clipped_blocks,
             comes=getattr(real, "on_new_request", settings.nothing),
             told=getattr(real, "update_connector_output", settings.nothing),
+            pairs=self._pairs([group.kv_cache_spec for group in groups.kv_cache_groups]),
             diverges="def supports_divergent_local_hybrid_hits" in self.imported.text(f"{NIXL}.connector"),
             names_failures="failed_recving" in {field.name for field in fields(self._outputs.KVConnectorOutput)},
         )
         return ServerConnector(half, setup)
+
+    def _pairs(self, specs: Sequence[Any]) -> server_workers.Pairs:
+        """Which blocks of two servers the release's workers pair, of layers of these kinds."""
+        module = self.imported.module(next(filter(self.imported.has, WORKERS)))
+        kind = next(getattr(module, name) for name in WORKER_HALVES if hasattr(module, name))
+        states = self._specs.MambaSpec
+        if not hasattr(kind, "_apply_prefix_caching"):
+            return server_workers.by_reading(kind._read_blocks, specs, states)
+        function = kind._apply_prefix_caching
+        more = len(inspect.signature(function).parameters) - 3  # beside the worker and the two lists
+        return server_workers.by_function(function, specs, states, more)
 
     def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostCopies | ServerConnector:
         """The connector of a scheduler with transfers."""
