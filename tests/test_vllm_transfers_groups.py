@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,7 +145,7 @@ def test_the_workers_of_a_release_pair_the_lists_of_two_servers(release: str) ->
 
 
 def test_who_answers_gets_the_state_before_the_last_token() -> None:
-    load = loaded(made(FULL, STATES, drafts=1), 9, [[1, 2, 3], [4, 5]])
+    load = loaded(made(FULL, STATES, drafts=1), 9, [[1, 2], [4, 5]])
     assert (load.has, load.tables[1]) == (8, (0, 4, 5))
     assert loaded(made(FULL, STATES), 1, [[1], [2]]).has == 1
 

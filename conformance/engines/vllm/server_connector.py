@@ -45,8 +45,9 @@ TAKEN_AWAY = 1_000_000_000  # a token that no text has
 class ServerHalf:
     """The scheduler's half of a release's connector, with what differs between releases. ``clip``: leaves out of the
     tables of a request what no other server reads. ``comes``, ``told``: what it is told of a new request, and of
-    transfers that are done. ``pairs``: which blocks its workers' half reads into which. ``diverges``: a load may bring states that lag behind what the prefix cache has for
-    attention. ``names_failures``: the scheduler is told the requests whose transfers have failed.
+    transfers that are done. ``pairs``: which blocks its workers read into which. ``diverges``: a load may bring states
+    that lag behind what the prefix cache has for attention. ``names_failures``: the scheduler is told the requests
+    whose transfers have failed.
     """
 
     real: Any
