@@ -319,8 +319,6 @@ class VLLMRelease:
             raise Unsupported("a step has room for a block, where the release caches states at block boundaries")
         if setup.stages > 1 and not self.has_async_stages:
             raise Unsupported("the release's asynchronous scheduler serves no model with pipeline stages")
-        if setup.eagle and len({spec.block_size for spec in groups}) > 1 and not self.has_eagle_of_sizes:
-            raise Unsupported("the release looks up no hit for an EAGLE head where groups have blocks of several sizes")
         smallest = min(spec.block_size for spec in groups)
         if setup.state_size > smallest and not self.has_blocks_below_states:
             raise Unsupported("the release gives no group smaller blocks than those of states that are cached")
@@ -442,13 +440,6 @@ class VLLMRelease:
         """A step may compute less than a block of a model whose states are cached at block boundaries."""
         refused = r"long_prefill_token_threshold\s*>=\s*(self\.cache_config\.)?block_size"
         return re.search(refused, self.imported.text("config.vllm")) is None
-
-    @cached_property
-    def has_eagle_of_sizes(self) -> bool:
-        """A hit is made shorter for an EAGLE head also where groups of layers have blocks of several sizes. Else an
-        assertion stops the server at the first hit.
-        """
-        return "aligned_length is not compatible with eagle" not in self.imported.text(SINGLE)
 
     @cached_property
     def has_blocks_below_states(self) -> bool:
