@@ -93,7 +93,7 @@ def from_the_end(local: Lists, remote: Lists) -> tuple[Lists, Lists]:
 def made(*layers: Any, both_ways: bool = False, drafts: int = 0, shortens: bool = False) -> ServerConnector:
     shortens = shortens or STATES in layers
     setup = Setup(4, 20, True, 8, 3, 40, layers=layers, transfers=True, both_ways=both_ways, drafts=drafts)
-    return ServerConnector(ServerHalf(Real(shortens), list, nothing, nothing, from_the_end, True, True), setup)
+    return ServerConnector(ServerHalf(Real(shortens), list, nothing, nothing, from_the_end, {}, True), setup)
 
 
 def loaded(connector: ServerConnector, tokens: int, lists: list[list[int]]) -> RequestLoad:
@@ -129,6 +129,14 @@ PAIRED = """
             answers.append("stops")
     print(json.dumps(answers))
 """
+SAID = """
+    engine = makers["block_cache"]({**runs.BASE, "layers": json.loads(sys.argv[2]), "transfers": True})
+    connector = engine._connector
+    said = [connector.supports_divergent_local_hybrid_hits, connector.requires_kv_delivery]
+    groups = connector.half.answers.get("get_loaded_kv_cache_group_ids", lambda _: None)(None)
+    waits = [connector.has_pending_block_frees(), connector.has_pending_push_work()]
+    print(json.dumps([*said, groups, *waits, connector.register_finished_partial_tail(None, None, None)]))
+"""
 SAME, HIT, LONGER = [[[8, 9], [7]], [[1, 2], [3]]], [[[9], [7]], [[1, 2], [3]]], [[[8, 9, 6], [7]], [[1, 2], [3]]]
 
 
@@ -142,6 +150,15 @@ def test_the_workers_of_a_release_pair_the_lists_of_two_servers(release: str) ->
     states = answer(release, PAIRED, json.dumps([FULL, STATES]), json.dumps([SAME, HIT, LONGER]))
     old = release in RELEASES[: RELEASES.index("0.27.1")]
     assert states == ("refused" if old else [*paired, [[[8, 9], [7]], [[1, 2], [3]]]])
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [("0.22.1", [False, False, None]), ("0.27.1", [False, True, None]), (NEWEST, [True, True, [0, 1]])],
+)
+def test_the_connector_of_a_release_says_of_itself_what_its_own_class_says(release: str, said: list[Any]) -> None:
+    assert answer(release, SAID, json.dumps([FULL, WINDOW])) == [*said, False, False, False]
 
 
 def test_who_answers_gets_the_state_before_the_last_token() -> None:

@@ -27,7 +27,7 @@ from conformance.engines.vllm import host_connector, host_pool, server_workers, 
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.names import DigestTexts
-from conformance.engines.vllm.server_connector import ServerConnector, ServerHalf
+from conformance.engines.vllm.server_connector import SAYS_OF_ITSELF, ServerConnector, ServerHalf
 from conformance.engines.vllm.settings import Setup, Tuning
 from conformance.engines.vllm.transfers import AllGroups, Factory, StandInConnector
 from conformance.stems.block_cache.protocol import MAMBA
@@ -104,6 +104,11 @@ CHECKPOINT = "model_executor.layers.mamba.checkpoint"
 NIXL = "distributed.kv_transfer.kv_connector.v1.nixl"
 SERVERS = (f"{NIXL}.pull_scheduler", f"{NIXL}.scheduler")
 SERVER_HALVES = ("NixlPullConnectorScheduler", "NixlConnectorScheduler")
+# The classes of the connector itself, the one from which the others derive first.
+CONNECTORS = (
+    ("distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1"),
+    *((f"{NIXL}.connector", name) for name in ("NixlConnector", "NixlBaseConnector", "NixlPullConnector")),
+)
 WORKERS = (f"{NIXL}.base_worker", f"{NIXL}.worker")
 WORKER_HALVES = ("NixlBaseConnectorWorker", "NixlConnectorWorker")
 
@@ -504,10 +509,32 @@ class VLLMRelease:
             comes=getattr(real, "on_new_request", settings.nothing),
             told=getattr(real, "update_connector_output", settings.nothing),
             pairs=self._pairs([group.kv_cache_spec for group in groups.kv_cache_groups]),
-            diverges="def supports_divergent_local_hybrid_hits" in self.imported.text(f"{NIXL}.connector"),
+            answers=self._answers(
+                StandIn(
+                    connector_scheduler=real,
+                    _kv_cache_config=groups,
+                    _kv_transfer_config=config.kv_transfer_config,
+                )
+            ),
             names_failures="failed_recving" in {field.name for field in fields(self._outputs.KVConnectorOutput)},
         )
         return ServerConnector(half, setup)
+
+    def _answers(self, connector: StandIn) -> Mapping[str, Callable[..., Any]]:
+        """What the release's connector says of itself, by the name of the method; of what the release does not ask,
+        nothing. ``connector``: the fields that the methods read. They are called alone: the class from which the
+        connector derives needs what the workers import.
+        """
+        known: dict[str, Any] = {"__name__": __name__}
+        for module, kind in CONNECTORS:
+            tree = ast.parse(f"from __future__ import annotations\n{self.imported.text(module)}")
+            classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind]
+            methods = [node for of in classes for node in of.body if isinstance(node, ast.FunctionDef)]
+            tree.body = [*tree.body[:1], *(node for node in methods if node.name in SAYS_OF_ITSELF)]
+            for method in tree.body[1:]:
+                vars(method)["decorator_list"] = []
+            exec(compile(tree, module, "exec"), known)
+        return {name: partial(known[name], connector) for name in SAYS_OF_ITSELF if name in known}
 
     def _pairs(self, specs: Sequence[Any]) -> server_workers.Pairs:
         """Which blocks of two servers the release's workers pair, of layers of these kinds."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from conformance.driver.protocol import Json
 from conformance.engines.vllm.server_workers import Lists, Pairs
-from conformance.engines.vllm.settings import Setup
+from conformance.engines.vllm.settings import Setup, nothing
 from conformance.engines.vllm.transfers import AllGroups, TransferParams
 from conformance.stems.block_cache.protocol import MAMBA, WINDOW, RequestLoad, Tables
 from conformance.stems.block_pool.protocol import NULL
@@ -38,6 +38,15 @@ OTHER = {
     "remote_port": 1,
     "tp_size": 1,
 }
+# What a scheduler asks of a connector that is not about one of its calls.
+SAYS_OF_ITSELF = (
+    "supports_divergent_local_hybrid_hits",  # a load may bring states that lag behind what attention has in the cache
+    "requires_kv_delivery",  # a request that is preempted must be computed again before it ends
+    "get_loaded_kv_cache_group_ids",  # the groups of layers whose blocks a load brings
+    "register_finished_partial_tail",  # it keeps blocks of which only a part is computed when a request ends
+    "has_pending_block_frees",  # blocks come free when a transfer is done
+    "has_pending_push_work",  # a transfer goes on without a request
+)
 TAKEN_AWAY = 1_000_000_000  # a token that no text has
 
 
@@ -45,9 +54,9 @@ TAKEN_AWAY = 1_000_000_000  # a token that no text has
 class ServerHalf:
     """The scheduler's half of a release's connector, with what differs between releases. ``clip``: leaves out of the
     tables of a request what no other server reads. ``comes``, ``told``: what it is told of a new request, and of
-    transfers that are done. ``pairs``: which blocks its workers read into which. ``diverges``: a load may bring states
-    that lag behind what the prefix cache has for attention. ``names_failures``: the scheduler is told the requests
-    whose transfers have failed.
+    transfers that are done. ``pairs``: which blocks its workers read into which. ``answers``: what the connector says
+    of itself, by the names of ``SAYS_OF_ITSELF`` that the release has. ``names_failures``: the scheduler is told the
+    requests whose transfers have failed.
     """
 
     real: Any
@@ -55,18 +64,17 @@ class ServerHalf:
     comes: Callable[[Any], None]
     told: Callable[[Any], None]
     pairs: Pairs
-    diverges: bool
+    answers: Mapping[str, Callable[..., Any]]
     names_failures: bool
 
 
 class ServerConnector(AllGroups):
     """The scheduler's half of vLLM's connector between servers as a scheduler calls it."""
 
-    requires_kv_delivery = True
-
     def __init__(self, half: ServerHalf, setup: Setup) -> None:
         self.half, self._setup, self._size = half, setup, setup.block_size
-        self.supports_divergent_local_hybrid_hits = half.diverges
+        self.supports_divergent_local_hybrid_hits = self._says("supports_divergent_local_hybrid_hits")
+        self.requires_kv_delivery = self._says("requires_kv_delivery")
         self._has: dict[str, int] = {}  # by request how many of its tokens the other server has computed
         self._ranges: dict[str, tuple[int, int]] = {}  # by request the tokens that are loaded
         self._loads: dict[int, RequestLoad] = {}
@@ -190,9 +198,26 @@ class ServerConnector(AllGroups):
         """Transfers are done."""
         self.half.told(connector_output)
 
+    # What it says of itself. A release without the method does not ask.
+
+    def _says(self, name: str, *asked: Any) -> bool:
+        return bool(self.half.answers.get(name, nothing)(*asked))
+
+    def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
+        """The groups of layers whose blocks a load brings."""
+        return tuple(self.half.answers["get_loaded_kv_cache_group_ids"](request))
+
+    def register_finished_partial_tail(self, *told: Any) -> bool:
+        """It keeps blocks of which only a part is computed when a request ends."""
+        return self._says("register_finished_partial_tail", *told)
+
+    def has_pending_block_frees(self) -> bool:
+        """Blocks come free when a transfer is done."""
+        return self._says("has_pending_block_frees")
+
     def has_pending_push_work(self) -> bool:
-        """No transfer goes on without a request."""
-        return False
+        """A transfer goes on without a request."""
+        return self._says("has_pending_push_work")
 
     def reset_cache(self) -> bool:
         """Nothing is to be reset."""
