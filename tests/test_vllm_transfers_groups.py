@@ -7,15 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from block_runs import BASE
 from test_vllm_runs import answer
 from transfers_groups_edits import BUGS, HARMLESS
 
+from conformance.engines import registry
 from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.server_connector import TAKEN_AWAY, ServerConnector, ServerHalf
 from conformance.engines.vllm.server_workers import Lists
 from conformance.engines.vllm.settings import Setup, nothing
 from conformance.engines.vllm.transfers import TransferParams
-from conformance.stems.block_cache.protocol import RequestLoad
+from conformance.stems.block_cache.protocol import Launched, RequestLoad
+from conformance.stems.block_cache.run import BlockCacheRun
 from conformance.stems.block_cache.worker import Workers
 
 NEWEST = RELEASES[-1]
@@ -230,3 +233,12 @@ def test_a_state_comes_with_the_whole_transfer_and_is_of_the_other_server() -> N
     shorter.received(1, RequestLoad(0, 10, ((1, 2, 3), (0, 0, 4)), has=9), text, 10)
     assert shorter.sent(1, ((1, 2, 3), (0, 0, 4)), text[:9]) is None
     assert shorter.sent(1, ((1, 2, 3), (0, 0, 4)), text) is not None
+
+
+def test_what_does_not_come_of_a_transfer_is_counted_in_blocks_of_its_groups() -> None:
+    config = {**BASE, "layers": [{**FULL, "block_size": 8}], "transfers": True}  # where no group says it: 4 tokens
+    run = BlockCacheRun(registry.load("ours").makers["block_cache"](config), config)
+    run.workers.comes(7, 0)
+    run.exchange.launched(Launched({}, loads={7: RequestLoad(0, 16, ((1, 2),))}), {7: range(16)})
+    run.exchange.arrives(7, 1)
+    assert run.exchange.completed().received == {7: 8}

@@ -201,7 +201,8 @@ class ServerConnector(AllGroups):
     # What it says of itself. A release without the method does not ask.
 
     def _says(self, name: str, *asked: Any) -> bool:
-        return bool(self.half.answers.get(name, nothing)(*asked))
+        answer: Callable[..., Any] = self.half.answers.get(name, nothing)
+        return bool(answer(*asked))
 
     def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
         """The groups of layers whose blocks a load brings."""
