@@ -218,6 +218,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
         {"layers": [ATTENTION, {**STATES, "block_size": 8}]},
         {"layers": [ATTENTION, STATES]},
     ),
+    BlockCacheExclusion.EAGLE_OF_SIZES: (
+        {"layers": [{**ATTENTION, "block_size": 8}, WINDOWED], "drafts": 1, "eagle": True},
+        {"layers": [{**ATTENTION, "block_size": 8}, WINDOWED], "drafts": 1, "eagle": False},
+    ),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
     BlockCacheExclusion.STATES_WITH_TRANSFERS: (
         {"layers": [ATTENTION, STATES], "transfers": True},
@@ -277,6 +281,8 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
         (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
+        (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [ATTENTION, {**WINDOWED, "block_size": 8}], "eagle": True}),
+        (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [{**ATTENTION, "block_size": 8}, STATES], "eagle": True}),
         (BlockCacheExclusion.LARGE_STATES, {"layers": [{**ATTENTION, "block_size": 8}, STATES]}),
         (BlockCacheExclusion.LARGE_STATES, {"layers": [ATTENTION, {**STATES, "block_size": 8}], "caching": False}),
     ],

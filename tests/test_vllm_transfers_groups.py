@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from block_runs import BASE
 from test_vllm_runs import answer
 from transfers_groups_edits import BUGS, HARMLESS
 
+from conformance.engines import registry
 from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.server_connector import TAKEN_AWAY, ServerConnector, ServerHalf
+from conformance.engines.vllm.server_workers import Lists
 from conformance.engines.vllm.settings import Setup, nothing
 from conformance.engines.vllm.transfers import TransferParams
-from conformance.stems.block_cache.protocol import RequestLoad
+from conformance.stems.block_cache.protocol import Launched, RequestLoad
+from conformance.stems.block_cache.run import BlockCacheRun
 from conformance.stems.block_cache.worker import Workers
 
 NEWEST = RELEASES[-1]
@@ -83,10 +88,15 @@ class Real:
         return True, {"remote_block_ids": blocks, "remote_num_tokens": request.num_tokens - 1}
 
 
+def from_the_end(local: Lists, remote: Lists) -> tuple[Lists, Lists]:
+    """Pairs as the workers do it where the reader's list is not longer."""
+    return local, [theirs[len(theirs) - len(mine) :] for mine, theirs in zip(local, remote, strict=True)]
+
+
 def made(*layers: Any, both_ways: bool = False, drafts: int = 0, shortens: bool = False) -> ServerConnector:
     shortens = shortens or STATES in layers
     setup = Setup(4, 20, True, 8, 3, 40, layers=layers, transfers=True, both_ways=both_ways, drafts=drafts)
-    return ServerConnector(ServerHalf(Real(shortens), list, nothing, nothing, True, True), setup)
+    return ServerConnector(ServerHalf(Real(shortens), list, nothing, nothing, from_the_end, {}, True), setup)
 
 
 def loaded(connector: ServerConnector, tokens: int, lists: list[list[int]]) -> RequestLoad:
@@ -100,17 +110,62 @@ def loaded(connector: ServerConnector, tokens: int, lists: list[list[int]]) -> R
     return connector.begun()[1]
 
 
-def test_lists_of_two_servers_are_paired_from_the_end() -> None:
+def test_a_block_is_written_at_the_place_of_the_block_with_which_it_is_paired() -> None:
     load = loaded(made(FULL, WINDOW), 10, [[1, 2, 3], [4, 5]])
     assert load.tables == ((1, 2, 3), (0, 4, 5))
     load = loaded(made(FULL, WINDOW), 10, [[2, 3], [9, 4, 5]])
     assert load.tables == ((0, 2, 3), (0, 4, 5))  # the other server has nothing before its window
-    load = loaded(made(FULL), 8, [[1, 2, 3]])
-    assert load.tables == ((2, 3),)  # a block too many moves the others
+
+
+PAIRED = """
+    layers, cases = map(json.loads, sys.argv[2:])
+    try:
+        engine = makers["block_cache"]({**runs.BASE, "layers": layers, "transfers": True})
+    except Unsupported:
+        print('"refused"')
+        sys.exit()
+    answers = []
+    for local, remote in cases:
+        try:
+            answers.append([[[*each] for each in lists] for lists in engine._connector.half.pairs(local, remote)])
+        except AssertionError:
+            answers.append("stops")
+    print(json.dumps(answers))
+"""
+SAID = """
+    engine = makers["block_cache"]({**runs.BASE, "layers": json.loads(sys.argv[2]), "transfers": True})
+    connector = engine._connector
+    said = [connector.supports_divergent_local_hybrid_hits, connector.requires_kv_delivery]
+    groups = connector.half.answers.get("get_loaded_kv_cache_group_ids", lambda _: None)(None)
+    waits = [connector.has_pending_block_frees(), connector.has_pending_push_work()]
+    print(json.dumps([*said, groups, *waits, connector.register_finished_partial_tail(None, None, None)]))
+"""
+SAME, HIT, LONGER = [[[8, 9], [7]], [[1, 2], [3]]], [[[9], [7]], [[1, 2], [3]]], [[[8, 9, 6], [7]], [[1, 2], [3]]]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", [each for each in RELEASES if each not in RELEASES[:4]])
+def test_the_workers_of_a_release_pair_the_lists_of_two_servers(release: str) -> None:
+    """A block too many of the reader stops its workers, or stays unwritten where the model has states."""
+    paired = [SAME, [[[9], [7]], [[2], [3]]]]
+    windows = answer(release, PAIRED, json.dumps([FULL, WINDOW]), json.dumps([SAME, HIT, LONGER]))
+    assert windows == [*paired, "stops"]
+    states = answer(release, PAIRED, json.dumps([FULL, STATES]), json.dumps([SAME, HIT, LONGER]))
+    old = release in RELEASES[: RELEASES.index("0.27.1")]
+    assert states == ("refused" if old else [*paired, [[[8, 9], [7]], [[1, 2], [3]]]])
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [("0.22.1", [False, False, None]), ("0.27.1", [False, True, None]), (NEWEST, [True, True, [0, 1]])],
+)
+def test_the_connector_of_a_release_says_of_itself_what_its_own_class_says(release: str, said: list[Any]) -> None:
+    assert answer(release, SAID, json.dumps([FULL, WINDOW])) == [*said, False, False, False]
 
 
 def test_who_answers_gets_the_state_before_the_last_token() -> None:
-    load = loaded(made(FULL, STATES, drafts=1), 9, [[1, 2, 3], [4, 5]])
+    load = loaded(made(FULL, STATES, drafts=1), 9, [[1, 2], [4, 5]])
     assert (load.has, load.tables[1]) == (8, (0, 4, 5))
     assert loaded(made(FULL, STATES), 1, [[1], [2]]).has == 1
 
@@ -135,7 +190,7 @@ def test_what_a_client_sends() -> None:
     assert params["remote_num_tokens"] == 1
 
 
-def test_what_another_server_reads_stands_at_the_last_places() -> None:
+def test_another_server_reads_into_the_blocks_of_its_own_window() -> None:
     connector = made(FULL, WINDOW)
     request = SimpleNamespace(
         request_id="1", num_tokens=11, num_prompt_tokens=10, kv_transfer_params={"do_remote_decode": True}
@@ -145,7 +200,7 @@ def test_what_another_server_reads_stands_at_the_last_places() -> None:
     request.kv_transfer_params["do_remote_decode"] = False
     request.num_tokens = 14
     connector.request_finished_all_groups(request, [[1, 2, 3, 4], [7, 5, 6]])
-    assert (connector.ended(), connector.read()) == ({1: ((1, 2, 3, 4), (0, 7, 5, 6))}, {1: 13})
+    assert (connector.ended(), connector.read()) == ({1: ((1, 2, 3, 4), (0, 0, 5, 6))}, {1: 13})
 
 
 def workers(*layers: Any) -> Workers:
@@ -178,3 +233,12 @@ def test_a_state_comes_with_the_whole_transfer_and_is_of_the_other_server() -> N
     shorter.received(1, RequestLoad(0, 10, ((1, 2, 3), (0, 0, 4)), has=9), text, 10)
     assert shorter.sent(1, ((1, 2, 3), (0, 0, 4)), text[:9]) is None
     assert shorter.sent(1, ((1, 2, 3), (0, 0, 4)), text) is not None
+
+
+def test_what_does_not_come_of_a_transfer_is_counted_in_blocks_of_its_groups() -> None:
+    config = {**BASE, "layers": [{**FULL, "block_size": 8}], "transfers": True}  # where no group says it: 4 tokens
+    run = BlockCacheRun(registry.load("ours").makers["block_cache"](config), config)
+    run.workers.comes(7, 0)
+    run.exchange.launched(Launched({}, loads={7: RequestLoad(0, 16, ((1, 2),))}), {7: range(16)})
+    run.exchange.arrives(7, 1)
+    assert run.exchange.completed().received == {7: 8}

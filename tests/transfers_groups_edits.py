@@ -28,6 +28,10 @@ def _base(method: str, old: str, new: str) -> Edit:
     return Edit(f"{NIXL}.base_scheduler", f"NixlBaseConnectorScheduler.{method}", old, new)
 
 
+def _pairing(old: str, new: str) -> Edit:
+    return Edit(f"{NIXL}.base_worker", "NixlBaseConnectorWorker._apply_prefix_caching", old, new)
+
+
 BUGS = {
     # A block of the window is left out of what another server reads, and of what is loaded.
     "window_block_is_not_sent": _base("get_exchange_clipped_blocks", "blocks[-n_sw:]", "blocks[-(n_sw - 2):]"),
@@ -75,6 +79,21 @@ BUGS = {
         "SlidingWindowManager.get_num_skipped_tokens",
         "num_computed_tokens - self.sliding_window + 1",
         "num_computed_tokens - self.sliding_window + 5",
+    ),
+    # The workers pair the lists of two servers from the front, as if the reader's prefix cache had nothing.
+    "lists_are_paired_from_the_front": _pairing(
+        "prefill_group[-num_decode_blocks:]", "prefill_group[:num_decode_blocks]"
+    ),
+    # They do so where the model has states, as they do where the reader's list is longer.
+    "lists_beside_states_are_paired_from_the_front": _pairing(
+        "decode_physical_per_logical == prefill_physical_per_logical", "False"
+    ),
+    # The list of the server that reads has a block more than the other one: its workers stop with an assertion.
+    "reader_has_a_block_too_many": Edit(
+        f"{NIXL}.pull_scheduler",
+        "NixlPullConnectorScheduler.update_state_after_alloc",
+        "self.get_exchange_clipped_blocks(\n",
+        "self.get_exchange_clipped_blocks(\n[[*each, 1] for each in unhashed_local_block_ids] or\n",
     ),
 }
 HARMLESS = {

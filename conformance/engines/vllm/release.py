@@ -23,11 +23,11 @@ from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import Json, Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
-from conformance.engines.vllm import host_connector, host_pool, settings
+from conformance.engines.vllm import host_connector, host_pool, server_workers, settings
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.names import DigestTexts
-from conformance.engines.vllm.server_connector import ServerConnector, ServerHalf
+from conformance.engines.vllm.server_connector import SAYS_OF_ITSELF, ServerConnector, ServerHalf
 from conformance.engines.vllm.settings import Setup, Tuning
 from conformance.engines.vllm.transfers import AllGroups, Factory, StandInConnector
 from conformance.stems.block_cache.protocol import MAMBA
@@ -104,6 +104,13 @@ CHECKPOINT = "model_executor.layers.mamba.checkpoint"
 NIXL = "distributed.kv_transfer.kv_connector.v1.nixl"
 SERVERS = (f"{NIXL}.pull_scheduler", f"{NIXL}.scheduler")
 SERVER_HALVES = ("NixlPullConnectorScheduler", "NixlConnectorScheduler")
+# The classes of the connector itself, the one from which the others derive first.
+CONNECTORS = (
+    ("distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1"),
+    *((f"{NIXL}.connector", name) for name in ("NixlConnector", "NixlBaseConnector", "NixlPullConnector")),
+)
+WORKERS = (f"{NIXL}.base_worker", f"{NIXL}.worker")
+WORKER_HALVES = ("NixlBaseConnectorWorker", "NixlConnectorWorker")
 
 
 class VLLMRelease:
@@ -317,8 +324,6 @@ class VLLMRelease:
             raise Unsupported("a step has room for a block, where the release caches states at block boundaries")
         if setup.stages > 1 and not self.has_async_stages:
             raise Unsupported("the release's asynchronous scheduler serves no model with pipeline stages")
-        if setup.eagle and len({spec.block_size for spec in groups}) > 1 and not self.has_eagle_of_sizes:
-            raise Unsupported("the release looks up no hit for an EAGLE head where groups have blocks of several sizes")
         smallest = min(spec.block_size for spec in groups)
         if setup.state_size > smallest and not self.has_blocks_below_states:
             raise Unsupported("the release gives no group smaller blocks than those of states that are cached")
@@ -442,13 +447,6 @@ class VLLMRelease:
         return re.search(refused, self.imported.text("config.vllm")) is None
 
     @cached_property
-    def has_eagle_of_sizes(self) -> bool:
-        """A hit is made shorter for an EAGLE head also where groups of layers have blocks of several sizes. Else an
-        assertion stops the server at the first hit.
-        """
-        return "aligned_length is not compatible with eagle" not in self.imported.text(SINGLE)
-
-    @cached_property
     def has_blocks_below_states(self) -> bool:
         """Layers may have smaller blocks than cached states: hidden states, and later drafters. Before that, the
         release makes blocks of attention larger, and an assertion stops it where states would need a larger page.
@@ -510,10 +508,44 @@ class VLLMRelease:
             clip=getattr(real, "get_exchange_clipped_blocks", None) or real.get_sw_clipped_blocks,
             comes=getattr(real, "on_new_request", settings.nothing),
             told=getattr(real, "update_connector_output", settings.nothing),
-            diverges="def supports_divergent_local_hybrid_hits" in self.imported.text(f"{NIXL}.connector"),
+            pairs=self._pairs([group.kv_cache_spec for group in groups.kv_cache_groups]),
+            answers=self._answers(
+                StandIn(
+                    connector_scheduler=real,
+                    _kv_cache_config=groups,
+                    _kv_transfer_config=config.kv_transfer_config,
+                )
+            ),
             names_failures="failed_recving" in {field.name for field in fields(self._outputs.KVConnectorOutput)},
         )
         return ServerConnector(half, setup)
+
+    def _answers(self, connector: StandIn) -> Mapping[str, Callable[..., Any]]:
+        """What the release's connector says of itself, by the name of the method; of what the release does not ask,
+        nothing. ``connector``: the fields that the methods read. They are called alone: the class from which the
+        connector derives needs what the workers import.
+        """
+        known: dict[str, Any] = {"__name__": __name__}
+        for module, kind in CONNECTORS:
+            tree = ast.parse(f"from __future__ import annotations\n{self.imported.text(module)}")
+            classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind]
+            methods = [node for of in classes for node in of.body if isinstance(node, ast.FunctionDef)]
+            tree.body = [*tree.body[:1], *(node for node in methods if node.name in SAYS_OF_ITSELF)]
+            for method in tree.body[1:]:
+                vars(method)["decorator_list"] = []
+            exec(compile(tree, module, "exec"), known)
+        return {name: partial(known[name], connector) for name in SAYS_OF_ITSELF if name in known}
+
+    def _pairs(self, specs: Sequence[Any]) -> server_workers.Pairs:
+        """Which blocks of two servers the release's workers pair, of layers of these kinds."""
+        module = self.imported.module(next(filter(self.imported.has, WORKERS)))
+        kind = next(getattr(module, name) for name in WORKER_HALVES if hasattr(module, name))
+        states = self._specs.MambaSpec
+        if not hasattr(kind, "_apply_prefix_caching"):
+            return server_workers.by_reading(kind._read_blocks, specs, states)
+        function = kind._apply_prefix_caching
+        more = len(inspect.signature(function).parameters) - 3  # beside the worker and the two lists
+        return server_workers.by_function(function, specs, states, more)
 
     def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostCopies | ServerConnector:
         """The connector of a scheduler with transfers."""

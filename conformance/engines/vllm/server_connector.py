@@ -5,10 +5,10 @@ many tokens are loaded, into which blocks of each group of layers, which blocks 
 of them are left out. What the workers' half would do, the transfers, is done by the stand-in workers of the run
 (``conformance.stems.block_cache.worker``), at moments that the run draws.
 
-The workers are told two lists of blocks for each group, one on each server, without places, and pair them from the end
-(``_apply_prefix_caching``). So does this connector: a block too many in one of the lists moves the contents of all
-others. The list of the other server is what the release's own half makes of the table that this server would have, with
-the same layers.
+The workers are told two lists of blocks for each group, one on each server, without places. The release's own function
+pairs them (``server_workers``): a block too many in one of the lists moves the contents of all others, or an assertion
+stops the process that reads. Both lists of the other server, that which is read here and that into which it reads, are
+what the release's own half makes of the table that this server would have, with the same layers.
 
 The other server has computed the whole prompt (``do_remote_prefill``), or a part of it that it gives back to the server
 that computes the rest for it (``do_remote_decode``). Whether who computes a prompt for another server leaves out its
@@ -24,7 +24,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from conformance.driver.protocol import Json
-from conformance.engines.vllm.settings import Setup
+from conformance.engines.vllm.server_workers import Lists, Pairs
+from conformance.engines.vllm.settings import Setup, nothing
 from conformance.engines.vllm.transfers import AllGroups, TransferParams
 from conformance.stems.block_cache.protocol import MAMBA, WINDOW, RequestLoad, Tables
 from conformance.stems.block_pool.protocol import NULL
@@ -37,6 +38,15 @@ OTHER = {
     "remote_port": 1,
     "tp_size": 1,
 }
+# What a scheduler asks of a connector that is not about one of its calls.
+SAYS_OF_ITSELF = (
+    "supports_divergent_local_hybrid_hits",  # a load may bring states that lag behind what attention has in the cache
+    "requires_kv_delivery",  # a request that is preempted must be computed again before it ends
+    "get_loaded_kv_cache_group_ids",  # the groups of layers whose blocks a load brings
+    "register_finished_partial_tail",  # it keeps blocks of which only a part is computed when a request ends
+    "has_pending_block_frees",  # blocks come free when a transfer is done
+    "has_pending_push_work",  # a transfer goes on without a request
+)
 TAKEN_AWAY = 1_000_000_000  # a token that no text has
 
 
@@ -44,26 +54,27 @@ TAKEN_AWAY = 1_000_000_000  # a token that no text has
 class ServerHalf:
     """The scheduler's half of a release's connector, with what differs between releases. ``clip``: leaves out of the
     tables of a request what no other server reads. ``comes``, ``told``: what it is told of a new request, and of
-    transfers that are done. ``diverges``: a load may bring states that lag behind what the prefix cache has for
-    attention. ``names_failures``: the scheduler is told the requests whose transfers have failed.
+    transfers that are done. ``pairs``: which blocks its workers read into which. ``answers``: what the connector says
+    of itself, by the names of ``SAYS_OF_ITSELF`` that the release has. ``names_failures``: the scheduler is told the
+    requests whose transfers have failed.
     """
 
     real: Any
-    clip: Callable[[Sequence[Sequence[int]]], Sequence[Sequence[int]]]
+    clip: Callable[[Lists], Lists]
     comes: Callable[[Any], None]
     told: Callable[[Any], None]
-    diverges: bool
+    pairs: Pairs
+    answers: Mapping[str, Callable[..., Any]]
     names_failures: bool
 
 
 class ServerConnector(AllGroups):
     """The scheduler's half of vLLM's connector between servers as a scheduler calls it."""
 
-    requires_kv_delivery = True
-
     def __init__(self, half: ServerHalf, setup: Setup) -> None:
         self.half, self._setup, self._size = half, setup, setup.block_size
-        self.supports_divergent_local_hybrid_hits = half.diverges
+        self.supports_divergent_local_hybrid_hits = self._says("supports_divergent_local_hybrid_hits")
+        self.requires_kv_delivery = self._says("requires_kv_delivery")
         self._has: dict[str, int] = {}  # by request how many of its tokens the other server has computed
         self._ranges: dict[str, tuple[int, int]] = {}  # by request the tokens that are loaded
         self._loads: dict[int, RequestLoad] = {}
@@ -117,8 +128,12 @@ class ServerConnector(AllGroups):
         """What the other server says of a request of which it has computed so many tokens. Its blocks have the numbers
         of their places, from 1 on.
         """
+        return {"remote_block_ids": self._lists(count), "remote_num_tokens": count, **OTHER}
+
+    def _lists(self, count: int) -> list[list[int]]:
+        """By group the blocks of so many tokens that the other server sends, or into which it reads."""
         lists = self.half.clip([[*self._table(group, count)] for group in self._setup.layers])
-        return {"remote_block_ids": [[*each] for each in lists], "remote_num_tokens": count, **OTHER}
+        return [[*each] for each in lists]
 
     def _table(self, group: Json, count: int) -> Iterator[int]:
         """The table of a group on the other server."""
@@ -155,28 +170,24 @@ class ServerConnector(AllGroups):
         for name, told in meta.reqs_to_recv.items():
             if any(told.local_block_ids):
                 first, end = self._ranges[name]
-                tables = tuple(map(self._paired, told.local_block_ids, told.remote.block_ids))
+                local, remote = self.half.pairs(told.local_block_ids, told.remote.block_ids)
+                tables = tuple(map(_table, remote, local))
                 self._loads[int(name)] = RequestLoad(first, end, tables, has=self._has[name])
         return meta
-
-    def _paired(self, local: Sequence[int], remote: Sequence[int]) -> tuple[int, ...]:
-        """A table with each block at the place of which it gets the contents."""
-        pairs = {place: block for block, place in zip(reversed(local), reversed(remote), strict=False) if place}
-        return tuple(pairs.get(place, NULL) for place in range(1, max(pairs, default=0) + 1))
 
     def request_finished_all_groups(
         self, request: Any, block_ids: Sequence[Sequence[int]]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """A request ends. The blocks that another server gets to read stand at the last places of the tokens that it
-        reads: the prompt that was computed for it, or what it is told of.
+        """A request ends. Another server reads the blocks into its own blocks of the tokens that it loads: the prompt
+        that was computed for it, or what it is told of.
         """
         is_read, params = self.half.real.request_finished(request, block_ids)
         if is_read:
             count = request.num_prompt_tokens if request.kv_transfer_params[DECODE] else params["remote_num_tokens"]
-            places = self._places(count)
             self._read[int(request.request_id)] = count
-            lists = ([*map(int, each)][-places:] for each in params["remote_block_ids"])
-            self._sends[int(request.request_id)] = tuple((NULL,) * (places - len(each)) + (*each,) for each in lists)
+            into = [[*filter(None, each)] for each in self._lists(count)]  # it loads nothing into the null block
+            places, blocks = self.half.pairs(into, params["remote_block_ids"])
+            self._sends[int(request.request_id)] = tuple(map(_table, places, blocks))
         return is_read, params
 
     def on_new_request(self, request: Any) -> None:
@@ -187,10 +198,36 @@ class ServerConnector(AllGroups):
         """Transfers are done."""
         self.half.told(connector_output)
 
+    # What it says of itself. A release without the method does not ask.
+
+    def _says(self, name: str, *asked: Any) -> bool:
+        answer: Callable[..., Any] = self.half.answers.get(name, nothing)
+        return bool(answer(*asked))
+
+    def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
+        """The groups of layers whose blocks a load brings."""
+        return tuple(self.half.answers["get_loaded_kv_cache_group_ids"](request))
+
+    def register_finished_partial_tail(self, *told: Any) -> bool:
+        """It keeps blocks of which only a part is computed when a request ends."""
+        return self._says("register_finished_partial_tail", *told)
+
+    def has_pending_block_frees(self) -> bool:
+        """Blocks come free when a transfer is done."""
+        return self._says("has_pending_block_frees")
+
     def has_pending_push_work(self) -> bool:
-        """No transfer goes on without a request."""
-        return False
+        """A transfer goes on without a request."""
+        return self._says("has_pending_push_work")
 
     def reset_cache(self) -> bool:
         """Nothing is to be reset."""
         return True
+
+
+def _table(numbers: Sequence[int], blocks: Sequence[int]) -> tuple[int, ...]:
+    """A table with each block at the place of the other server's block of which it gets the contents, or to which it
+    gives them. ``numbers``: of these blocks, see ``ServerConnector._computed``.
+    """
+    pairs = {number: int(block) for number, block in zip(numbers, blocks, strict=True) if number}
+    return tuple(pairs.get(number, NULL) for number in range(1, max(pairs, default=0) + 1))

@@ -325,6 +325,7 @@ def platform() -> StandIn:
     """The object that stands in for the machine: one with CUDA, as far as the bookkeeping asks."""
     return StandIn(
         is_xpu=_always(False),
+        is_cuda_alike=_always(True),
         is_rocm=_always(False),
         is_pin_memory_available=_always(False),
         register_custom_kv_cache_specs=nothing,

@@ -92,17 +92,17 @@ Layers = Annotated[list[Annotated[LayersConfig, AfterValidator(_with_window)]], 
 class BlockCacheConfig(TypedDict):
     """A scheduler and its blocks.
 
-    ``block_size``: tokens of a block, where its group does not say it. ``blocks``: without the null block. ``layers``:
-    the groups of layers. ``caching``: there is a prefix cache. ``batch``: the most tokens of a step. ``requests``: the
-    most requests that run at once. ``drafts``: draft tokens of a request in a step. ``eagle``: the drafts come from
-    layers with KV cache of their own. ``steps_in_flight``: one, two with an asynchronous scheduler, or more where the
-    model is also split into stages that compute one after the other. ``threshold``: the most tokens of a chunk of a
-    prompt, 0 for any number. ``policy``: which request goes first. ``max_length``: the most tokens of a request.
-    ``events``: an engine that can publishes KV events. ``transfers``: KV cache comes from other servers and is read by
-    them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``: what becomes of a request of
-    whose transfer a part did not come: it computes that part (``recompute``), or ends with an error (``fail``).
-    ``both_ways``: other servers also read what was computed for an answer. ``host``: host memory behind the blocks, in
-    place of other servers. ``tuning``: options that most servers do not set.
+    ``block_size``: tokens of a block, where its group does not say it. ``blocks``: usable blocks, without the null
+    block. ``layers``: the groups of layers. ``caching``: there is a prefix cache. ``batch``: the most tokens of a step.
+    ``requests``: the most requests that run at once. ``drafts``: draft tokens of a request in a step. ``eagle``: the
+    drafts come from layers with KV cache of their own. ``steps_in_flight``: one, two with an asynchronous scheduler, or
+    more where the model is also split into stages that compute one after the other. ``threshold``: the most tokens of a
+    chunk of a prompt, 0 for any number. ``policy``: which request goes first. ``max_length``: the most tokens of a
+    request. ``events``: an engine that can publishes KV events. ``transfers``: KV cache comes from other servers and is
+    read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``: what becomes of a
+    request of whose transfer a part did not come: it computes that part (``recompute``), or ends with an error
+    (``fail``). ``both_ways``: other servers also read what was computed for an answer. ``host``: host memory behind the
+    blocks, in place of other servers. ``tuning``: options that most servers do not set.
     """
 
     block_size: PageSize

@@ -44,7 +44,7 @@ class HostStore(NamedTuple):
 
 
 class Exchange:
-    """The transfers of a run. ``size``: the tokens of a block."""
+    """The transfers of a run. ``size``: the tokens of whole blocks in every group of layers."""
 
     def __init__(self, workers: Workers, size: int) -> None:
         self._workers, self._size = workers, size

@@ -37,6 +37,7 @@ class BlockCacheExclusion(StrEnum):
     STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
     STATES_WITH_TRANSFERS = "block_cache.states_with_transfers"  # transfers in a model with states
     STATES_IN_ONE_STEP = "block_cache.states_in_one_step"  # two requests in a step of a model whose states are cached
+    EAGLE_OF_SIZES = "block_cache.eagle_of_sizes"  # an EAGLE head where a window's blocks are smaller than a hit's unit
     SALTS = "block_cache.salts"  # requests with a cache salt
 
 

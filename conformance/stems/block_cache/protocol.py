@@ -192,20 +192,20 @@ class BlockCacheEngine(Engine, Protocol):
     events, see ``PublishingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False``
     if left out), ``reoffers`` (a transfer of which nothing came is offered again, ``False`` if left out), ``failure``
     (what an engine that has the choice does with a request of whose transfer a part did not come: ``recompute``, if
-    left out, or ``fail``, which ends it with an error), ``both_ways`` (of other layers than one group with full
-    attention: other servers also read what is computed for an answer, and the next turn loads it, ``False`` if left
-    out), ``host`` (host memory to which computed blocks are copied and
-    from which they are loaded, no such memory if left out; with ``transfers``, and then no KV cache comes from other
-    servers: ``slots``, ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is offered before it is
-    copied, ``prompt_only``, and ``pool``: host memory is a pool of blocks with a prefix cache of its own, and a copy
-    holds its device blocks until it is done, see ``HostConfig``), ``tuning`` (an engine may have none of these;
-    ``retention``: layers with a window or with states keep a prefix in the prefix cache at the end of a prompt and
-    where texts part, and every ``retention`` tokens where it is not 0, at each block if left out; ``watermark``: a
-    request is admitted beside others only where so many blocks stay free; ``interval``: of so many steps one computes
-    prompts; ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first chunk alone;
-    ``match``: the prefix cache finds prefixes of any multiple of so many tokens, not of whole blocks alone, and a
-    request goes on in a copy of the last block; ``junctions``, ``whole_hits``, ``short_hashes``, ``adaptive``: see
-    ``TuningConfig``).
+    left out, or ``fail``, which ends it with an error), ``both_ways`` (where layers are other than one group with full
+    attention: other servers also read the blocks of an answer, not of a prompt alone, and a request may come with a
+    prompt of which another server has a part, as the next turn of a chat does; ``False`` if left out), ``host`` (host
+    memory to which computed blocks are copied and from which they are loaded, no such memory if left out; with
+    ``transfers``, and then no KV cache comes from other servers: ``slots``, ``blocks_per_slot``, ``policy``,
+    ``threshold``: how often a block is offered before it is copied, ``prompt_only``, and ``pool``: host memory is a
+    pool of blocks with a prefix cache of its own, and a copy holds its device blocks until it is done, see
+    ``HostConfig``), ``tuning`` (an engine may have none of these; ``retention``: layers with a window or with states
+    keep a prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where
+    it is not 0, at each block if left out; ``watermark``: a request is admitted beside others only where so many blocks
+    stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where
+    its whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so
+    many tokens, not of whole blocks alone, and a request goes on in a copy of the last block; ``junctions``,
+    ``whole_hits``, ``short_hashes``, ``adaptive``: see ``TuningConfig``).
 
     ``moves``: what was done to blocks in the last call, in order.
     """
@@ -228,9 +228,10 @@ class BlockCacheEngine(Engine, Protocol):
         number goes first, with the policy ``priority``. ``elsewhere``: another server has computed that many first
         tokens of the prompt; what this server does not have of them is transferred before the request runs. ``sends``:
         another server reads its blocks when it has ended, unless it is aborted. Both with ``transfers`` alone. With
-        other layers than one group with full attention, a part of the prompt is elsewhere only ``both_ways``; a prompt
-        of which not all is elsewhere is computed for another server, and ends with its first token; and an answer is
-        read where ``both_ways`` says so.
+        other layers than one group with full attention there are two kinds of requests. One of whose prompt another
+        server has all is answered here; its answer is read by another server only with ``both_ways``. One that
+        ``sends``, or of whose prompt another server has a part, is computed for another server, and ends with its first
+        token; the part is loaded only with ``both_ways``.
         """
 
     def schedule(self) -> Launched:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import product
-from math import gcd
+from math import gcd, lcm
 from random import Random
 from zlib import crc32
 
@@ -134,7 +134,7 @@ def _plainer(kinds: list[Json]) -> Iterator[Json]:
 
 
 def _without_checkpoints(layers: list[Json]) -> list[Json]:
-    return [STATES if group["kind"] == MAMBA else group for group in layers]
+    return [_without(group, "checkpoint") for group in layers]
 
 
 def _of_one_size(layers: list[Json]) -> list[Json]:
@@ -146,6 +146,13 @@ def _has_large_states(config: Json) -> bool:
     sizes = sizes_of(config)
     states = [size for group, size in zip(config["layers"], sizes, strict=True) if group["kind"] == MAMBA]
     return any(size > min(sizes) for size in states)
+
+
+def _has_small_windows(config: Json) -> bool:
+    """A hit is a multiple of more tokens than a block of a group with a window has."""
+    sizes = sizes_of(config)
+    windows = [size for group, size in zip(config["layers"], sizes, strict=True) if group["kind"] == WINDOW]
+    return any(size < lcm(*sizes) for size in windows)
 
 
 def _may_leave_early(config: Json) -> bool:
@@ -230,6 +237,8 @@ class BlockCacheMachine(StemMachine):
             config |= {"drafts": 0, "eagle": False}
         if self.excludes(Exclusion.LARGE_STATES) and config["caching"] and _has_large_states(config):
             config["layers"] = _of_one_size(config["layers"])
+        if self.excludes(Exclusion.EAGLE_OF_SIZES) and config["caching"] and _has_small_windows(config):
+            config["eagle"] = False
         if self.excludes(Exclusion.STATES_WITH_TRANSFERS) and states and config["transfers"]:
             config["layers"] = [ATTENTION]
         if self.excludes(Exclusion.STATES_IN_ONE_STEP) and states and config["caching"]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from math import lcm
 from typing import Any
 
 from conformance.driver.diff import FieldDifference, Names
@@ -86,7 +87,7 @@ class BlockCacheRun:
         self.follower = Follower(self.law, config, self.stories, economy=Economy.of(self.law, config))
         self.law.names = Names(row=self.follower.name, text=self.stories.name)
         self.workers = Workers(config)
-        self.exchange = Exchange(self.workers, config["block_size"])
+        self.exchange = Exchange(self.workers, lcm(*self.sizes))
         self.shadow = Shadow()
         self.flying: deque[Launched] = deque()
         self.forks: dict[int, int] = {}
