@@ -24,4 +24,5 @@ ROOM = Room(
     reads="cache_snapshot",
     never_lacking=NEVER_LACKING,
     abilities=ABILITIES | {"counts_missing"},
+    weight=2,
 )

@@ -26,4 +26,5 @@ ROOM = Room(
     abilities=frozenset({"counts_missing", FINDS}),
     ends=frozenset({GOES_ON}),
     runs=25,
+    weight=2,
 )
