@@ -22,7 +22,7 @@ from conformance.engines import registry
 from conformance.search import served as serving
 from conformance.search.connection import EngineDied, Served, Subject, ToolError, _answer
 from conformance.search.enough import OPERATIONS
-from conformance.traces.outcome import Outcome
+from conformance.traces.outcome import Break, Outcome
 from slotproof.checks import checking
 from slotproof.checks.again import Again
 from slotproof.checks.checking import CheckOptions
@@ -292,6 +292,35 @@ def test_runs_that_failed_are_replayed_first_and_forgotten_when_they_hold(
     written(folder, "sound")
     assert checked(options(new, sound, again=True))["exit"] == codes.HOLDS
     assert kept.of("allocator") == []
+
+
+def test_a_run_that_needs_repairs_is_kept_where_engines_were_not_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("slotproof.checks.again.cache_folder", lambda: tmp_path)
+
+    def finding(number: int, *repairs: str, stem: str = "allocator") -> Json:
+        config = {"size": number, "page_size": 1, "size_swa": 1, "rows": 3, "need_sort": False}
+        trace = Trace(stem, config, [{"op": "extend", "rows": [0], "more": [1]}])
+        return Break("violation", 0, "no_leak", "", "", "").row(trace, repaired=[*repairs])
+
+    kept, numbers = Again(PLACE, kept=True), [1, 2]
+    plain, repaired = finding(1), finding(2, "a_cause")
+    kept.keep([plain, repaired], ["allocator"])
+
+    def known() -> list[int]:
+        return sorted(trace["config"]["size"] for _, trace in kept.of("allocator"))
+
+    assert known() == numbers
+    kept.keep([plain], ["allocator"])
+    assert known() == numbers, "the search ended before engines were repaired"
+    kept.keep([finding(3, stem="lock_ref")], ["lock_ref"])
+    assert known() == numbers, "another stem"
+    kept.keep([repaired], ["allocator"])
+    assert known() == [2]
+    kept.keep([], ["allocator"])
+    assert known() == []
 
 
 @pytest.mark.soak

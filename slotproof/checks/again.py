@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from conformance.driver.cache_folder import cache_folder
 from conformance.driver.options import Given
 from conformance.driver.protocol import Json
 from conformance.traces import trace_files
+
+REPAIRED = "repaired-"  # in the names of runs that break a law with repairs alone
 
 
 class Again:
@@ -34,14 +36,18 @@ class Again:
                 continue
         return found
 
-    def keep(self, rows: Iterable[Json], stems: Iterable[str]) -> None:
-        """Keeps the runs of these findings, and forgets those of these stems that break no law any more."""
+    def keep(self, findings: Sequence[Json], stems: Iterable[str]) -> None:
+        """Keeps the runs of these findings, and forgets those of these stems that break no law any more. A run that
+        needs repairs was not replayed with them where a stem has a finding without repairs; then it is kept.
+        """
         if not self.on:
             return
-        wanted = {self._path(row["trace"]): row["trace"] for row in rows}
-        for path in [path for stem in stems for path in self._files(stem)]:
-            if path not in wanted:
-                path.unlink(missing_ok=True)
+        wanted = {self._path(one["trace"], row["repaired"]): one["trace"] for row in findings for one in _shapes(row)}
+        as_they_are = {row["stem"] for row in findings if not row["repaired"]}
+        for stem in stems:
+            for path in self._files(stem):
+                if path not in wanted and not (stem in as_they_are and REPAIRED in path.name):
+                    path.unlink(missing_ok=True)
         for path, trace in wanted.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(trace), encoding="utf-8")
@@ -49,6 +55,12 @@ class Again:
     def _files(self, stem: str) -> list[Path]:
         return sorted(self.folder.glob(f"{stem}-*.json")) if self.on else []
 
-    def _path(self, trace: Json) -> Path:
+    def _path(self, trace: Json, repaired: Sequence[str]) -> Path:
         number = hashlib.sha256(json.dumps(trace, sort_keys=True).encode()).hexdigest()[:12]
-        return self.folder / f"{trace['stem']}-{number}.json"
+        return self.folder / f"{trace['stem']}-{REPAIRED if repaired else ''}{number}.json"
+
+
+def _shapes(finding: Json) -> Iterator[Json]:
+    """A finding, and the other shapes that are folded under it."""
+    yield finding
+    yield from finding["folded"]

@@ -132,7 +132,7 @@ def report_of(options: CheckOptions) -> Json:
         name_causes([row for row in found if not row["repaired"]], bench.subject, deadline, bench.repairs)
         if bench.repairs:
             repaired.tell_without(found, bench.subject, bench.repairs)
-        again.keep([one for row in found for one in (row, *row["folded"])], stems)
+        again.keep(found, stems)
         ended = time.monotonic()
         over = 0.0 if options.budget is None else max(ended - loaded - options.budget, 0.0)
         return {**_report(judged, bench, options, ended - begun), "over": round(over, 1)}
