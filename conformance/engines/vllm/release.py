@@ -464,6 +464,12 @@ class VLLMRelease:
         return re.search(refused, self.imported.text("config.vllm")) is None
 
     @cached_property
+    def knows_placeholders(self) -> bool:
+        """V2 workers know which drafts of a pass nobody drafted. Before that, they verify a token in their place."""
+        name = "v1.worker.gpu.spec_decode.rejection_sampler"
+        return self.imported.has(name) and "is_placeholder" in self.imported.text(name)
+
+    @cached_property
     def matches_units(self) -> bool:
         """A server may ask how many tokens a hash has (``--prefix-match-unit``)."""
         return "prefix_match_unit" in self.imported.text(UTILS)
