@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from driven import sampled
+from test_vllm_runs import answer
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.download import WHEELS
+from conformance.stems.block_cache.rules import ATTENTION, STATES, WINDOWED, _plainer
 
 # Drawn runs. With a wrong publisher, events are lost, or name a parent that there never was.
 DRIVE = """
@@ -74,6 +76,62 @@ DRIVE = """
 
     print(json.dumps({name: law(wrong) for name, wrong in WRONG.items()}))
 """
+
+
+# Which groups of layers the release makes of a model where its configuration turns the hybrid manager off, which kinds
+# of groups the adapter lets a scheduler have with KV events, and which without.
+GROUPS = """
+    from types import SimpleNamespace
+    import torch
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+    from test_vllm_block_sizes import rules_config
+
+    layer = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    LAYERS = {
+        "full": FullAttentionSpec(**layer),
+        "window": SlidingWindowSpec(**layer, sliding_window=6),
+        "mamba": MambaSpec(block_size=4, shapes=((2,),), dtypes=(torch.float32,)),
+    }
+    off = SimpleNamespace(scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=True))
+
+    def planned(*kinds):
+        try:
+            return len(get_kv_cache_groups(off, {kind: LAYERS[kind] for kind in kinds}))
+        except ValueError:
+            return "refused"
+
+    def made(events, *kinds):
+        layers = [{"kind": kind, **({"window": 6} if kind == "window" else {})} for kind in kinds]
+        try:
+            makers["block_cache"]({**rules_config(), "layers": layers, "events": events})
+        except Unsupported:
+            return False
+        return True
+
+    MODELS = (["full"], ["window"], ["full", "window"], ["full", "mamba"])
+    print(json.dumps([[planned(*kinds), made(True, *kinds), made(False, *kinds)] for kinds in MODELS]))
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("release", "of_groups"), [("0.15.1", False), ("0.18.1", False), ("0.20.2", True)])
+def test_a_server_of_an_older_release_publishes_events_of_one_group(release: str, of_groups: bool) -> None:
+    """Its configuration turns the hybrid manager off with KV events (``VllmConfig.__post_init__``)."""
+    one = [1, True, True]
+    assert answer(release, GROUPS) == [one, one, [1, of_groups, True], ["refused", of_groups, True]]
+
+
+def test_where_groups_publish_nothing_they_are_drawn_without_events() -> None:
+    """With what else may be left out they are tried again."""
+    kind: Any = {"layers": [ATTENTION, {**STATES, "checkpoint": 1}], "events": True, "steps_in_flight": 3}
+    plain = {**kind, "layers": [ATTENTION, STATES]}
+    wanted = [
+        each for one in (kind, plain, {**plain, "steps_in_flight": 2}) for each in (one, {**one, "events": False})
+    ]
+    assert list(_plainer([kind])) == wanted
+    alone = [{"layers": [layer], "events": True, "steps_in_flight": 2} for layer in (ATTENTION, WINDOWED)]
+    assert list(_plainer(alone)) == alone
 
 
 @pytest.mark.soak

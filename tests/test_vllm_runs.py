@@ -447,3 +447,35 @@ def test_an_older_release_has_no_more_than_two_steps_in_flight() -> None:
         print(json.dumps(told))
     """
     assert answer("0.22.1", script) == ["", "the release's asynchronous scheduler serves no model with pipeline stages"]
+
+
+PLACEHOLDERS = """
+    from conformance.driver.lockstep import LockStep
+    from conformance.stems.block_cache.run import BlockCacheRun
+    from conformance.stems.requests.request import token
+    transfers = {"transfers": True, "reoffers": False, "failure": "recompute"}
+    told = {}
+    for eagle in (False, True):
+        config = {**runs.config("full"), **transfers, "steps_in_flight": 1, "drafts": 2, "eagle": eagle, "blocks": 20}
+        run = BlockCacheRun(makers["block_cache"](config), config)
+        lock = LockStep(run, config)
+        lock.do("add", request=1, tokens=[token(n, 0) for n in range(8)], outputs=9, elsewhere=8)
+        lock.do("schedule")
+        lock.do("arrive", request=1)
+        lock.do("complete")
+        counts = []
+        for _ in range(2):
+            lock.do("schedule")
+            drafts = run.flying[0].passes[1].drafts
+            lock.do("complete", accept=2)
+            counts.append([drafts, len(run.follower.here[1].tokens)])
+        told["eagle" if eagle else "ngram"] = counts
+    print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize(("release", "eagle"), [("0.30.0", 11), (RELEASES[-1], 9)])
+def test_drafts_that_fill_up_a_pass_are_refused(release: str, eagle: int) -> None:
+    """Where the workers know that nobody drafted them. In the next pass drafts are accepted."""
+    filled = {"ngram": [[2, 9], [2, 12]], "eagle": [[2, eagle], [2, eagle + 3]]}
+    assert answer(release, PLACEHOLDERS) == filled

@@ -327,6 +327,8 @@ class VLLMRelease:
         smallest = min(spec.block_size for spec in groups)
         if setup.state_size > smallest and not self.has_blocks_below_states:
             raise Unsupported("the release gives no group smaller blocks than those of states that are cached")
+        if setup.events and len(groups) > 1 and not self.publishes_of_groups:
+            raise Unsupported("a server of the release that publishes KV events has one group of layers")
         layers = [self._specs.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(groups)]
         if setup.eagle:
             self._mark_eagle(layers)
@@ -452,6 +454,20 @@ class VLLMRelease:
         release makes blocks of attention larger, and an assertion stops it where states would need a larger page.
         """
         return hasattr(self._specs, "HiddenStateCacheSpec")
+
+    @cached_property
+    def publishes_of_groups(self) -> bool:
+        """A server with several groups of layers may publish KV events. Before that, its configuration turns the hybrid
+        manager off with them: the layers of a model become one group, or the server does not start.
+        """
+        refused = r"kv_events_config is not None:\s*(#.*\s*)*need_disable_hybrid_kv_cache_manager = True"
+        return re.search(refused, self.imported.text("config.vllm")) is None
+
+    @cached_property
+    def knows_placeholders(self) -> bool:
+        """V2 workers know which drafts of a pass nobody drafted. Before that, they verify a token in their place."""
+        name = "v1.worker.gpu.spec_decode.rejection_sampler"
+        return self.imported.has(name) and "is_placeholder" in self.imported.text(name)
 
     @cached_property
     def matches_units(self) -> bool:

@@ -252,8 +252,19 @@ class VLLMScheduler:
                     blocks=tuple(map(tuple, blocks)),
                     text=() if kind == RUNNING else tuple(text),
                     checkpoint=self._checkpoint(start, start + count) if self._checkpoint and not drafts else None,
+                    placeholders=self._are_placeholders(name, kind, output),
                 ),
             )
+
+    def _are_placeholders(self, name: str, kind: str, output: Any) -> bool:
+        """Nobody drafted the drafts of a pass: the scheduler fills up the first pass of a request that computes one
+        token. V1 workers, which n-grams have, refuse such drafts. V2 workers, which an EAGLE head may have, refuse them
+        where they know them; else they may accept the token that they verify in their place.
+        """
+        drafts = output.scheduled_spec_decode_tokens.get(name, ())
+        is_unknown = kind == NEW or self._setup.steps_in_flight == 1  # else workers have drafts for a placeholder
+        are_refused = not self._setup.eagle or self._release.knows_placeholders
+        return is_unknown and are_refused and any(token < 0 for token in drafts)
 
     def _known(self, request: Any) -> Known:
         statuses = self._release.status

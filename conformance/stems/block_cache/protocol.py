@@ -58,6 +58,7 @@ class RequestPass:
     tables of a new or resumed request, the blocks that are appended to the tables of a running one. ``text``: for a new
     or resumed request its tokens as the scheduler knows them; else empty. ``checkpoint``: layers with states also leave
     the state after so many tokens of the request, at this place of its table; ``None`` where they do not.
+    ``placeholders``: nobody has drafted the drafts, and all of them are refused.
     """
 
     start: int
@@ -68,6 +69,7 @@ class RequestPass:
     blocks: Tables
     text: tuple[int, ...] = ()
     checkpoint: tuple[int, int] | None = None
+    placeholders: bool = False
 
 
 class RequestLoad(NamedTuple):

@@ -122,15 +122,23 @@ def _others(config: Json, known: Json) -> list[Json]:
 
 def _plainer(kinds: list[Json]) -> Iterator[Json]:
     """These configurations, and after each with checkpoints or with blocks of several sizes one without, and with more
-    than two steps in flight one with two.
+    than two steps in flight one with two; and after each of all these with KV events of several groups one without
+    events.
     """
     for kind in kinds:
-        yield kind
-        plain = {**kind, "layers": _of_one_size(_without_checkpoints(kind["layers"]))}
-        if plain != kind:
-            yield plain
-        if kind["steps_in_flight"] > 2:
-            yield {**plain, "steps_in_flight": 2}
+        for plainer in _with_less(kind):
+            yield plainer
+            if plainer["events"] and len(plainer["layers"]) > 1:
+                yield {**plainer, "events": False}
+
+
+def _with_less(kind: Json) -> Iterator[Json]:
+    yield kind
+    plain = {**kind, "layers": _of_one_size(_without_checkpoints(kind["layers"]))}
+    if plain != kind:
+        yield plain
+    if kind["steps_in_flight"] > 2:
+        yield {**plain, "steps_in_flight": 2}
 
 
 def _without_checkpoints(layers: list[Json]) -> list[Json]:

@@ -206,12 +206,14 @@ class BlockCacheRun:
 
     @operation
     def complete(self, accept: int = 0) -> Calls:
-        """The oldest step in flight is done. ``accept``: so many tokens of each draft are accepted."""
+        """The oldest step in flight is done. ``accept``: so many tokens of each draft are accepted, if somebody drafted
+        them.
+        """
         if not self.flying:
             raise Misuse("no step is in flight", by_engine=True)
         step, dropped = self.flying.popleft(), self._dropped.popleft()
-        sampled = {request: self._sampled(request, one.drafts, accept) for request, one in step.passes.items()
-                   if one.samples}  # fmt: skip
+        sampled = {request: self._sampled(request, 0 if one.placeholders else one.drafts, accept)
+                   for request, one in step.passes.items() if one.samples}  # fmt: skip
         self.exchange.begins()
         try:
             self.note(self.workers.completed(sampled, self.follower.here))

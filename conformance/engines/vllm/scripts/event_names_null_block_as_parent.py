@@ -1,7 +1,8 @@
 """A server that publishes KV events stops when drafts bring a request far beyond the end of a block with a window.
 
-The block gets its hash, and the event that tells of it names the block before it as the parent. That one has left the
-window, the null block stands in its place, and an assertion about the parent's hash fails.
+All layers of the model have a window: beside others the release would make them full attention. The block gets its
+hash, and the event that tells of it names the block before it as the parent. That one has left the window, the null
+block stands in its place, and an assertion about the parent's hash fails.
 """
 
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import torch
 from vllm.utils.hashing import sha256
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 
@@ -58,9 +59,8 @@ config = Values(
     kv_events_config=SimpleNamespace(enable_kv_cache_events=True, publisher="null", data_parallel_rank=0),
 )
 kv_cache_utils.init_none_hash(sha256)
-full = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
 sliding = SlidingWindowSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32, sliding_window=WINDOW)
-groups = [KVCacheGroupSpec(["full"], full), KVCacheGroupSpec(["sliding"], sliding)]
+groups = [KVCacheGroupSpec(["sliding"], sliding)]
 scheduler = Scheduler(
     vllm_config=config,
     kv_cache_config=KVCacheConfig(BLOCKS + 1, [], groups),
