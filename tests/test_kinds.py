@@ -103,8 +103,8 @@ def test_the_configurations_that_are_tried_have_the_trees_of_the_engine(stem: st
 def test_every_search_asks_for_the_trees_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "Connection", lambda *_: nullcontext(StandIn(outcome=lambda _: Outcome())))
     monkeypatch.setattr(trace_files, "every", lambda: [])
-    more: Json = {"strict": True, "listed": None, "engine": "toy", "base": None, "subject": None, "again": [], "roots": []}
-    more |= {"replay": [], "steer": "", "known": [], "reached": [], "kept": [], "claims": True}
+    more: Json = {"strict": True, "listed": None, "engine": "toy", "again": [], "roots": [], "base": None}
+    more |= {"subject": None, "replay": [], "steer": "", "known": [], "reached": [], "kept": [], "claims": True}
     asked: Json = {"stem": "lock_ref", "examples": 9, "seconds": None, "seed": 1, **more}
     for search in (alone, judge.beside, trial.trial):
         make = Refusing()
