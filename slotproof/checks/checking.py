@@ -224,15 +224,9 @@ def _judge(
             asked["first"] = attempt > 0
         else:
             listed = bench.base.subject.release or bench.base.hello["says"]
-            asked |= {
-                "do": "beside",
-                "base": bench.base.path,
-                "subject": bench.subject.path,
-                "again": again.of(stem) if piece.number == 0 else [],
-                "listed": listed,
-            }
-            asked["roots"] = bench.base.hello["roots"]
-            asked["first"] = options.first
+            kept = again.of(stem) if piece.number == 0 else []
+            asked |= {"do": "beside", "base": bench.base.path, "subject": bench.subject.path, "listed": listed}
+            asked |= {"again": kept, "roots": bench.base.hello["roots"], "first": options.first}
         with bench.connect() as connection:
             try:
                 judged = connection.ask(asked, said)
@@ -256,13 +250,10 @@ def _deaths(piece: Piece, bench: Bench) -> list[tuple[Status, Json]]:
 
     Raises ``EngineError`` if a maker did this, and ``ToolError`` if the run does not kill the process again.
     """
-    subject = bench.subject
-    dump, trace = (
-        watchdog.written_in(subject.scratch / f"death-{piece.run}"),
-        run_in(subject.scratch / f"run-{piece.run}"),
-    )
+    subject, files = bench.subject, bench.subject.scratch
+    dump, trace = watchdog.written_in(files / f"death-{piece.run}"), run_in(files / f"run-{piece.run}")
     reason = watchdog.reason(dump, subject.limit or 0.0)
-    if config := watchdog.written_in(subject.scratch / f"making-{piece.run}"):
+    if config := watchdog.written_in(files / f"making-{piece.run}"):
         what = reason.replace("the call did", "it did") or f"the process ended: {subject.last_line()}"
         raise EngineError(f"{subject.hello['label']}: the maker of {piece.stem} was called with {config}: {what}")
     if trace is None or not trace.steps:

@@ -149,18 +149,22 @@ def _of_one_size(layers: list[Json]) -> list[Json]:
     return [_without(group, "block_size") for group in layers]
 
 
+def _sizes_of_kind(config: Json, kind: str) -> list[int]:
+    """The block sizes of the groups of this kind, in tokens."""
+    groups = zip(config["layers"], sizes_of(config), strict=True)
+    return [size for group, size in groups if group["kind"] == kind]
+
+
 def _has_large_states(config: Json) -> bool:
     """A block of states has more tokens than the smallest blocks."""
-    sizes = sizes_of(config)
-    states = [size for group, size in zip(config["layers"], sizes, strict=True) if group["kind"] == MAMBA]
-    return any(size > min(sizes) for size in states)
+    smallest = min(sizes_of(config))
+    return any(size > smallest for size in _sizes_of_kind(config, MAMBA))
 
 
 def _has_small_windows(config: Json) -> bool:
     """A hit is a multiple of more tokens than a block of a group with a window has."""
-    sizes = sizes_of(config)
-    windows = [size for group, size in zip(config["layers"], sizes, strict=True) if group["kind"] == WINDOW]
-    return any(size < lcm(*sizes) for size in windows)
+    whole = lcm(*sizes_of(config))
+    return any(size < whole for size in _sizes_of_kind(config, WINDOW))
 
 
 def _may_leave_early(config: Json) -> bool:
