@@ -18,7 +18,7 @@ from typing import Any
 
 from conformance.engines.vllm import host_slots
 from conformance.engines.vllm.settings import HostTier
-from conformance.engines.vllm.transfers import AllGroups, TransferParams
+from conformance.engines.vllm.transfers import AllGroups
 from conformance.stems.block_cache.protocol import Copies, RequestLoad, Tables
 from conformance.stems.host_tier.protocol import HostTierSnapshot
 
@@ -72,7 +72,6 @@ class HostCopies(AllGroups):
 
     def __init__(self, real: Any, told: Any, parts: int, workers: int) -> None:
         self.real, self._told, self._parts, self._workers = real, told, parts, workers
-        self.asked: dict[str, TransferParams] = {}
         self._loaded: dict[str, tuple[int, int, Tables]] = {}
         self._loads: dict[int, RequestLoad] = {}
         self._stores: dict[int, Copies] = {}
@@ -98,13 +97,13 @@ class HostCopies(AllGroups):
         """How many copies hold each device block: none, since the workers wait before a block is handed out again."""
         return {}
 
-    def ended(self) -> Mapping[int, Tables]:
-        """No other server reads blocks."""
-        return {}
+    def done(self, received: Sequence[int], stored: Sequence[int]) -> Any:
+        """What the workers say of copies that are done: those into blocks of these requests, and these stores."""
+        raise NotImplementedError
 
-    def failed(self, request: int) -> None:
-        """Copies of this connector do not fail."""
-        raise AssertionError(f"a copy of request {request} failed, which the connector does not support")
+    def shown(self) -> HostTierSnapshot:
+        """Host memory, as the release has it."""
+        raise NotImplementedError
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens behind the ``num_computed_tokens`` first are in host memory."""
@@ -183,7 +182,6 @@ class HostConnector(HostCopies):
     ) -> tuple[bool, dict[str, Any] | None]:
         """A request ends."""
         del block_ids
-        self.asked.pop(request.request_id, None)
         answer: tuple[bool, dict[str, Any] | None] = self.real.request_finished(request)
         return answer
 

@@ -159,7 +159,6 @@ class HostPoolConnector(HostCopies):
         self, request: Any, block_ids: Sequence[Sequence[int]]
     ) -> tuple[bool, dict[str, Any] | None]:
         """A request ends."""
-        self.asked.pop(request.request_id, None)
         answer: tuple[bool, dict[str, Any] | None] = self.real.request_finished_all_groups(request, block_ids)
         return answer
 

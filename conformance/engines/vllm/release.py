@@ -23,13 +23,13 @@ from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import Json, Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
-from conformance.engines.vllm import host_connector, host_pool, server_workers, settings
+from conformance.engines.vllm import connectors, host_connector, host_pool, server_workers, settings
+from conformance.engines.vllm.connectors import Connectors
 from conformance.engines.vllm.download import BOOKKEEPING
-from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.server_connector import SAYS_OF_ITSELF, ServerConnector, ServerHalf
 from conformance.engines.vllm.settings import Setup, Tuning
-from conformance.engines.vllm.transfers import AllGroups, Factory, StandInConnector
+from conformance.engines.vllm.transfers import AllGroups, Factory
 from conformance.stems.block_cache.protocol import MAMBA
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
@@ -49,7 +49,6 @@ STUBBED = (
     "vllm.distributed.kv_transfer",
     "vllm.distributed.kv_transfer.kv_connector.factory",
     "vllm.distributed.kv_transfer.kv_connector.v1",
-    "vllm.distributed.kv_transfer.kv_connector.v1.base",
     "vllm.distributed.kv_transfer.kv_connector.v1.metrics",
     "vllm.distributed.kv_transfer.kv_connector.v1.nixl",
     "vllm.distributed.parallel_state",
@@ -93,8 +92,6 @@ ANSWERS = {
     "vllm.distributed.kv_transfer.kv_connector.v1.KVConnectorRole": StandIn(SCHEDULER="scheduler"),
     "vllm.distributed.kv_transfer.kv_connector.factory.KVConnectorFactory": Factory,
     # The connector to host memory derives what it tells the workers, and its figures, from classes without content.
-    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorMetadata": host_connector.HalfTold,
-    "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorWorkerMetadata": host_connector.HalfTold,
     "vllm.distributed.kv_transfer.kv_connector.v1.metrics.KVConnectorStats": host_connector.Figures,
 }
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
@@ -339,15 +336,8 @@ class VLLMRelease:
             num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers, **self._tuned(setup.tuning)
         )
         sizes = self._sizes(setup, config, cached)
-        if setup.host is not None:
-            if not setup.host.pool and not self.imported.has(f"{host_connector.CONNECTOR}.config"):
-                raise Unsupported("the release's connector to host memory is not known")
-            if setup.tuning.match is not None and not self.tells_states_of_steps:
-                raise Unsupported("which blocks the release keeps to copy states to host memory is not known")
-            make = partial(host_pool.made, sizes=sizes) if setup.host.pool else host_connector.made
-            vars(config.kv_transfer_config)["connector"] = partial(make, self.imported, host=setup.host)
-        if setup.has_server_connector:
-            vars(config.kv_transfer_config)["connector"] = partial(self._server_connector, setup=setup)
+        if (make := self._maker(setup, sizes)) is not None:
+            vars(config.kv_transfer_config)["connector"] = make
         build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(
             vllm_config=config,
@@ -508,6 +498,25 @@ class VLLMRelease:
         """Lists of blocks that are given back, each once a step in flight is done."""
         return [blocks for _, blocks in getattr(scheduler, "deferred_frees", ())]
 
+    def _maker(self, setup: Setup, sizes: Mapping[str, int]) -> connectors.Maker | None:
+        """What makes the connector of a scheduler; ``None`` for a stand-in, and where there is none."""
+        servers = partial(self._server_connector, setup=setup) if setup.has_server_connector else None
+        if setup.host is None:
+            return servers
+        if not setup.host.pool and not self.imported.has(f"{host_connector.CONNECTOR}.config"):
+            raise Unsupported("the release's connector to host memory is not known")
+        if setup.tuning.match is not None and not self.tells_states_of_steps:
+            raise Unsupported("which blocks the release keeps to copy states to host memory is not known")
+        make = partial(host_pool.made, sizes=sizes) if setup.host.pool else host_connector.made
+        host = partial(make, self.imported, host=setup.host)
+        if servers is None:
+            return host
+        asked = {
+            "kv_load_failure_policy": setup.failure,
+            "kv_connector_extra_config": settings.between_servers(setup),
+        }
+        return partial(connectors.both, self.imported, servers=servers, host=host, asked=asked)
+
     def _server_connector(self, config: Any, groups: Any, setup: Setup) -> ServerConnector:
         """The release's own connector between servers, the scheduler's half."""
         module = next((name for name in SERVERS if self.imported.has(name)), None)
@@ -563,15 +572,20 @@ class VLLMRelease:
         more = len(inspect.signature(function).parameters) - 3  # beside the worker and the two lists
         return server_workers.by_function(function, specs, states, more)
 
-    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector | HostCopies | ServerConnector:
-        """The connector of a scheduler with transfers."""
-        if setup.host is not None or setup.has_server_connector:
-            own: HostCopies | ServerConnector = scheduler.connector
-            return own
-        made: StandInConnector = scheduler.connector
-        made.unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))
-        made.size, made.reoffers = setup.block_size, setup.reoffers
-        return made
+    def connectors(self, scheduler: Any, setup: Setup) -> Connectors:
+        """The connectors of a scheduler with transfers."""
+        own, size = scheduler.connector, setup.block_size
+        if setup.host is not None and setup.has_server_connector:
+            servers, host = own._connectors
+            told = self.imported.module(connectors.MULTI).MultiKVConnectorWorkerMetadata
+            return Connectors(size, servers=servers, host=host, told=told)
+        if setup.host is not None:
+            return Connectors(size, host=own)
+        if setup.has_server_connector:
+            return Connectors(size, servers=own)
+        own.unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))
+        own.size, own.reoffers = size, setup.reoffers
+        return Connectors(size, stand_in=own)
 
     def transferred(
         self,

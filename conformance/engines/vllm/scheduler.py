@@ -10,13 +10,10 @@ from typing import Any
 from conformance.driver.exception_origin import raised_in_engine
 from conformance.driver.protocol import Json, PublishedEvents, Unsupported
 from conformance.engines.vllm import reading
-from conformance.engines.vllm.host_connector import HostConnector
-from conformance.engines.vllm.host_pool import HostPoolConnector
 from conformance.engines.vllm.moves import Moves
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.recording.block_hooks import numbers
 from conformance.engines.vllm.release import VLLMRelease
-from conformance.engines.vllm.server_connector import ServerConnector
 from conformance.engines.vllm.settings import HostTier, Setup, Tuning
 from conformance.engines.vllm.transfers import TransferParams
 from conformance.stems.block_cache.protocol import (
@@ -32,7 +29,6 @@ from conformance.stems.block_cache.protocol import (
     Known,
     Launched,
     Move,
-    RequestLoad,
     RequestPass,
     Tables,
     Transfers,
@@ -75,9 +71,8 @@ class VLLMScheduler:
         self._checkpoint = alignment and release.checkpoints(self._scheduler, self._setup, alignment)
         self._size = self._manager.block_pool.hash_block_size  # tokens
         self._watched = Moves(self._scheduler, release.has_copies)
-        self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
-        self._host = self._connector if isinstance(self._connector, HostConnector | HostPoolConnector) else None
-        self._loading: dict[int, RequestLoad] = {}
+        self._connectors = release.connectors(self._scheduler, self._setup) if self._setup.transfers else None
+        self._host = None if self._connectors is None else self._connectors.host
         self._checkpoints: dict[tuple[int, int, int], int] = {}  # by request, group and block its place
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
@@ -102,11 +97,9 @@ class VLLMScheduler:
     ) -> None:
         """``add_request``."""
         self._watched.begin()
-        asked, said = TransferParams(elsewhere, sends), None
-        if isinstance(self._connector, ServerConnector):
-            tokens, said = self._connector.comes(request, tokens, asked)
-        elif self._connector is not None:
-            self._connector.asked[str(request)] = asked
+        said = None
+        if self._connectors is not None:
+            tokens, said = self._connectors.comes(request, tokens, TransferParams(elsewhere, sends))
         made = self._release.request(
             request, tokens, outputs, mark, priority, self._size, self._names, self._setup.hash_lookahead, said
         )
@@ -120,7 +113,7 @@ class VLLMScheduler:
         waits = {name: self._release.placeholders(request) for name, request in requests.items()}
         output = self._scheduler.schedule()
         self._note_checkpoints()
-        if output.num_scheduled_tokens or self._connector is not None:
+        if output.num_scheduled_tokens or self._connectors is not None:
             self._flying.append(output)
         preempted = (name for name in running if requests[name].status == self._release.status.PREEMPTED)
         return Launched(
@@ -129,17 +122,15 @@ class VLLMScheduler:
             ended=tuple(sorted(map(int, output.finished_req_ids))),
             copies=tuple(self._release.copies(output)),
             zeroed=tuple(self._release.zeroed(output)),
-            loads=self._begun(),
-            **self._copies(),
+            **self._transfers_of(output),
         )
 
-    def _copies(self) -> dict[str, Any]:
-        return {} if self._host is None else {"stores": self._host.stores(), "flushed": self._host.flushed()}
-
-    def _begun(self) -> Mapping[int, RequestLoad]:
-        loads = {} if self._connector is None else self._connector.begun()
-        self._loading |= loads
-        return loads
+    def _transfers_of(self, output: Any) -> dict[str, Any]:
+        """What ``Launched`` says of transfers that begin with a step."""
+        if self._connectors is None:
+            return {}
+        loads, twice = self._connectors.begun()
+        return {"loads": loads, "twice": twice, **self._connectors.launched(output.kv_connector_metadata)}
 
     def complete(self, sampled: Mapping[int, Sequence[int]], transfers: Transfers = NO_TRANSFERS) -> Completed:
         """``update_from_output`` of the oldest step in flight."""
@@ -154,29 +145,16 @@ class VLLMScheduler:
         answered = {answer.request_id: answer for each in answers.values() for answer in each.outputs}
         delivered = {int(name): list(answered[name].new_token_ids) for name in names if name in answered}
         gone = tuple(sorted(int(name) for name, request in before.items() if request.is_finished()))
-        sends = {} if self._connector is None else self._connector.ended()
-        reads = self._connector.read() if isinstance(self._connector, ServerConnector) else {}
+        sends, reads = ({}, {}) if self._connectors is None else self._connectors.ended()
         return Completed(delivered, gone, sends, reads)
 
     def _transferred(self, transfers: Transfers) -> Any:
         """What the workers' half of the connector says; ``None`` without transfers."""
-        connector = self._connector
-        if connector is None:
+        if self._connectors is None:
             return None
-        if isinstance(connector, ServerConnector):
-            came, read = [*map(str, transfers.received)], [*map(str, transfers.sent)]
-            failed = [*map(str, transfers.failed)] if connector.half.names_failures else []
-            return self._release.transferred(came, read, (), failed=failed)
-        lost: list[int] = []
-        for request, end in transfers.received.items():
-            load = self._loading.pop(request)
-            if end == load.first:
-                connector.failed(request)
-            size = self._setup.block_size  # of all groups, where there are transfers
-            lost += [block for table in load.tables for block in table[end // size : -(-load.end // size)]
-                     if end < load.end]  # fmt: skip
-        done = None if self._host is None else self._host.done([*transfers.received], transfers.stored)
-        return self._release.transferred([*map(str, transfers.received)], [*map(str, transfers.sent)], lost, done)
+        done = self._connectors.done(transfers)
+        came, read = [*map(str, transfers.received)], [*map(str, transfers.sent)]
+        return self._release.transferred(came, read, done.lost, done.told, done.failed)
 
     def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """``update_draft_token_ids``."""
@@ -371,6 +349,7 @@ def _setup(config: Json) -> Setup:
         failure=config.get("failure", "recompute"),
         layers=tuple(config["layers"]),
         both_ways=config.get("both_ways", False),
+        servers=config.get("servers", False),
         host=_host(config.get("host")),
         tuning=_tuning(config.get("tuning", {})),
     )

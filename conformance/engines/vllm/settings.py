@@ -66,7 +66,7 @@ class Setup:
     nothing came is offered again. ``failure``: ``recompute`` or ``fail``, what becomes of a request of whose transfer a
     part did not come. ``host``: host memory in place of other servers. ``tuning``: options that most servers do not
     set. ``layers``: the groups of layers, as in the configuration of a run. ``both_ways``: who answers also lets other
-    servers read what it has computed.
+    servers read what it has computed. ``servers``: KV cache moves between servers beside ``host``.
     """
 
     block_size: int
@@ -90,13 +90,16 @@ class Setup:
     state_size: int = 0
     layers: Sequence[Json] = ()
     both_ways: bool = False
+    servers: bool = False
 
     @property
     def has_server_connector(self) -> bool:
         """KV cache of several groups of layers, or of other layers than such with full attention, moves between
-        servers: vLLM's own connector decides about it.
+        servers, or there is host memory, too: vLLM's own connector decides about it.
         """
-        return self.transfers and self.host is None and [group["kind"] for group in self.layers] != [FULL]
+        if self.host is not None:
+            return self.servers
+        return self.transfers and [group["kind"] for group in self.layers] != [FULL]
 
     @property
     def stages(self) -> int:
@@ -178,9 +181,13 @@ def _transfers(setup: Setup) -> StandIn:
 
 
 def _of_servers(setup: Setup) -> dict[str, Any]:
-    """What the connector between servers reads beside the rest: a load of a few tokens is worth while."""
-    extra = {"bidirectional_kv_xfer": setup.both_ways, "kv_recompute_threshold": 0}
-    return {"get_from_extra_config": extra.get, "kv_buffer_device": "cuda"}
+    """What the connector between servers reads beside the rest."""
+    return {"get_from_extra_config": between_servers(setup).get, "kv_buffer_device": "cuda"}
+
+
+def between_servers(setup: Setup) -> dict[str, Any]:
+    """The options of the connector between servers: a load of a few tokens is worth while."""
+    return {"bidirectional_kv_xfer": setup.both_ways, "kv_recompute_threshold": 0}
 
 
 def _cache(setup: Setup) -> StandIn:
@@ -237,9 +244,14 @@ def _parallel(setup: Setup) -> StandIn:
         prefill_context_parallel_size=1,
         pipeline_parallel_size=setup.stages,
         cp_kv_cache_interleave_size=1,
-        **({"tensor_parallel_size": 1} if setup.has_server_connector else {}),
-        **(_PARALLEL_WITH_HOST | {"world_size": setup.stages} if setup.host is not None else {}),
+        **_parallel_of_connectors(setup),
     )
+
+
+def _parallel_of_connectors(setup: Setup) -> dict[str, Any]:
+    if setup.host is not None:
+        return _PARALLEL_WITH_HOST | {"world_size": setup.stages}
+    return {"tensor_parallel_size": 1} if setup.has_server_connector else {}
 
 
 def _observability() -> StandIn:

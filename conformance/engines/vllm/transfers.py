@@ -146,7 +146,7 @@ class StandInConnector(AllGroups):
 class Factory:
     """Stands for the factory of connectors: a scheduler with transfers gets a ``StandInConnector``, one with host
     memory the release's own (``conformance.engines.vllm.host_connector``), and so does one with transfers of several
-    groups of layers (``conformance.engines.vllm.server_connector``).
+    groups of layers (``conformance.engines.vllm.server_connector``), or with both.
     """
 
     @staticmethod
@@ -155,3 +155,13 @@ class Factory:
         del role
         make = vars(config.kv_transfer_config).get("connector")
         return StandInConnector() if make is None else make(config, kv_cache_config)
+
+    @staticmethod
+    def get_connector_class(kv_transfer_config: Any) -> Any:
+        """Of one of several connectors what makes it, see ``conformance.engines.vllm.connectors.both``."""
+        return lambda config, _, groups: vars(config)["makers"][kv_transfer_config.kv_connector](config, groups)
+
+    @staticmethod
+    def supports_hma_config(_: Any) -> bool:
+        """Each of several connectors takes the blocks of all groups of layers."""
+        return True

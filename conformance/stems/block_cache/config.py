@@ -102,7 +102,8 @@ class BlockCacheConfig(TypedDict):
     read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``: what becomes of a
     request of whose transfer a part did not come: it computes that part (``recompute``), or ends with an error
     (``fail``). ``both_ways``: other servers also read what was computed for an answer. ``host``: host memory behind the
-    blocks, in place of other servers. ``tuning``: options that most servers do not set.
+    blocks, in place of other servers. ``servers``: beside other servers, which come first. ``tuning``: options that
+    most servers do not set.
     """
 
     block_size: PageSize
@@ -123,6 +124,7 @@ class BlockCacheConfig(TypedDict):
     failure: NotRequired[Literal["recompute", "fail"]]
     both_ways: NotRequired[bool]
     host: NotRequired[HostConfig]
+    servers: NotRequired[bool]
     tuning: NotRequired[TuningConfig]
 
 

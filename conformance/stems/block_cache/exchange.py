@@ -63,8 +63,8 @@ class Exchange:
 
     def _has_begun(self, request: int) -> bool:
         """A transfer from host memory begins when its step does."""
-        load, step, _ = self._incoming[request]
-        return not load.copies or all(self._may_end(job, step) for job in self._waited_for(step))
+        step = self._incoming[request].step
+        return not self.is_from_host(request) or all(self._may_end(job, step) for job in self._waited_for(step))
 
     def _waited_for(self, step: int) -> list[int]:
         """The copies that are not done and for which the workers wait before this step or an earlier one."""
@@ -78,6 +78,10 @@ class Exchange:
     def loading(self) -> list[int]:
         """The requests of whose transfer the scheduler does not know yet that it is done."""
         return list(self._incoming)
+
+    def is_from_host(self, request: int) -> bool:
+        """The transfer into the blocks of a request comes from host memory."""
+        return bool(self._incoming[request].load.copies)
 
     def outgoing(self) -> list[int]:
         """The requests that have ended and whose blocks are still read."""

@@ -234,7 +234,7 @@ class Follower:
             self._launched(request, one, known)
         for request in gone:
             self._defers(request, known)
-        for request in {} if step is None else step.loads:
+        for request in () if step is None else (*step.loads, *step.twice):
             self.jobs.loads(request, self.must_know(request).rows)
         for request in [*self._sending]:  # what has left the window is given up before
             self._sends(request)

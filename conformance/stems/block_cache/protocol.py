@@ -28,6 +28,18 @@ def sizes_of(config: Mapping[str, Any]) -> list[int]:
     return [group.get("block_size", config["block_size"]) for group in config["layers"]]
 
 
+def exchanges(config: Mapping[str, Any]) -> bool:
+    """KV cache comes from other servers and is read by them. ``config``: see ``BlockCacheEngine``."""
+    return bool(config.get("transfers")) and ("host" not in config or bool(config.get("servers")))
+
+
+def has_own_connector(config: Mapping[str, Any]) -> bool:
+    """An engine's own connector between servers decides what comes from them: where layers are other than one group
+    with full attention, and where there is host memory, too. ``config``: see ``BlockCacheEngine``.
+    """
+    return exchanges(config) and ("host" in config or [group["kind"] for group in config["layers"]] != [FULL])
+
+
 class Move(NamedTuple):
     """One thing that was done to blocks.
 
@@ -102,7 +114,8 @@ class Launched:
     copy before the step, each as source and target. ``loads``: by request, the transfers that the workers begin.
     ``stores``: by number, the copies to host memory that the workers begin after the step, each as a block and a place
     in host memory. ``flushed``: the numbers of copies that the workers end before the step. ``zeroed``: blocks into
-    which the workers write zeros before they copy anything.
+    which the workers write zeros before they copy anything. ``twice``: requests into whose blocks another transfer
+    begins beside that in ``loads``.
     """
 
     passes: Mapping[int, RequestPass]
@@ -113,6 +126,7 @@ class Launched:
     stores: Mapping[int, Copies] = field(default_factory=dict)
     flushed: tuple[int, ...] = ()
     zeroed: tuple[int, ...] = ()
+    twice: tuple[int, ...] = ()
 
 
 class Transfers(NamedTuple):
@@ -194,20 +208,21 @@ class BlockCacheEngine(Engine, Protocol):
     events, see ``PublishingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False``
     if left out), ``reoffers`` (a transfer of which nothing came is offered again, ``False`` if left out), ``failure``
     (what an engine that has the choice does with a request of whose transfer a part did not come: ``recompute``, if
-    left out, or ``fail``, which ends it with an error), ``both_ways`` (where layers are other than one group with full
-    attention: other servers also read the blocks of an answer, not of a prompt alone, and a request may come with a
-    prompt of which another server has a part, as the next turn of a chat does; ``False`` if left out), ``host`` (host
-    memory to which computed blocks are copied and from which they are loaded, no such memory if left out; with
-    ``transfers``, and then no KV cache comes from other servers: ``slots``, ``blocks_per_slot``, ``policy``,
-    ``threshold``: how often a block is offered before it is copied, ``prompt_only``, and ``pool``: host memory is a
-    pool of blocks with a prefix cache of its own, and a copy holds its device blocks until it is done, see
-    ``HostConfig``), ``tuning`` (an engine may have none of these; ``retention``: layers with a window or with states
-    keep a prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where
-    it is not 0, at each block if left out; ``watermark``: a request is admitted beside others only where so many blocks
-    stay free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where
-    its whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so
-    many tokens, not of whole blocks alone, and a request goes on in a copy of the last block; ``junctions``,
-    ``whole_hits``, ``short_hashes``, ``adaptive``: see ``TuningConfig``).
+    left out, or ``fail``, which ends it with an error), ``both_ways`` (where an engine's own connector decides, see
+    ``has_own_connector``: other servers also read the blocks of an answer, not of a prompt alone, and a request may
+    come with a prompt of which another server has a part, as the next turn of a chat does; ``False`` if left out),
+    ``host`` (host memory to which computed blocks are copied and from which they are loaded, no such memory if left
+    out; with ``transfers``, and then KV cache comes from other servers only with ``servers``: ``slots``,
+    ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is offered before it is copied, ``prompt_only``,
+    and ``pool``: host memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks
+    until it is done, see ``HostConfig``), ``servers`` (KV cache comes from other servers beside ``host``; ``False`` if
+    left out), ``tuning`` (an engine may have none of these; ``retention``: layers with a window or with states keep a
+    prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where it is
+    not 0, at each block if left out; ``watermark``: a request is admitted beside others only where so many blocks stay
+    free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where its
+    whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so many
+    tokens, not of whole blocks alone, and a request goes on in a copy of the last block; ``junctions``, ``whole_hits``,
+    ``short_hashes``, ``adaptive``: see ``TuningConfig``).
 
     ``moves``: what was done to blocks in the last call, in order.
     """
@@ -229,9 +244,9 @@ class BlockCacheEngine(Engine, Protocol):
         ``mark``: what the hash of its text must distinguish beside the tokens, 0 for nothing. ``priority``: a smaller
         number goes first, with the policy ``priority``. ``elsewhere``: another server has computed that many first
         tokens of the prompt; what this server does not have of them is transferred before the request runs. ``sends``:
-        another server reads its blocks when it has ended, unless it is aborted. Both with ``transfers`` alone. With
-        other layers than one group with full attention there are two kinds of requests. One of whose prompt another
-        server has all is answered here; its answer is read by another server only with ``both_ways``. One that
+        another server reads its blocks when it has ended, unless it is aborted. Both with ``transfers`` alone. Where an
+        engine's own connector decides (``has_own_connector``) there are two kinds of requests. One of whose prompt
+        another server has all is answered here; its answer is read by another server only with ``both_ways``. One that
         ``sends``, or of whose prompt another server has a part, is computed for another server, and ends with its first
         token; the part is loaded only with ``both_ways``.
         """

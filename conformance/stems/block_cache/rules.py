@@ -19,7 +19,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.driver.protocol import Json
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion as Exclusion
-from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW, sizes_of
+from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW, exchanges, has_own_connector, sizes_of
 from conformance.stems.block_cache.run import MOST_WITH_TRANSFERS, BlockCacheRun
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
@@ -71,7 +71,7 @@ TUNINGS: tuple[Json | None, ...] = (
     {"retention": 4, "match": 2},
     {"retention": 0, "adaptive": True},
 )
-OF_TRANSFERS = ("reoffers", "failure", "both_ways", "host")  # what is configured of transfers alone
+OF_TRANSFERS = ("reoffers", "failure", "both_ways", "host", "servers")  # what is configured of transfers alone
 CONFIG = {
     "layers": st.integers(0, len(LAYERS) - 1),
     "drafts": st.integers(0, len(DRAFTS) - 1),
@@ -86,6 +86,7 @@ CONFIG = {
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
     "host": st.sampled_from((None, None, None, None, *HOSTS, *HOST_POOLS)),  # without host memory between servers
     "tuning": st.sampled_from(TUNINGS),
+    "servers": st.booleans(),  # beside host memory
 }
 LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
 lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
@@ -155,6 +156,12 @@ def _sizes_of_kind(config: Json, kind: str) -> list[int]:
     return [size for group, size in groups if group["kind"] == kind]
 
 
+def _without_servers(config: Json) -> Json:
+    """The configuration with host memory alone."""
+    alone = {"events": False, "reoffers": False, "failure": "recompute"}
+    return {**_without(config, "servers", "both_ways"), **alone}
+
+
 def _has_large_states(config: Json) -> bool:
     """A block of states has more tokens than the smallest blocks."""
     smallest = min(sizes_of(config))
@@ -209,11 +216,11 @@ class BlockCacheMachine(StemMachine):
         if known["tuning"] is None:
             known.pop("tuning")
         if known.get("host") is None:
-            known.pop("host", None)
-            if known["transfers"] and known["layers"] != [ATTENTION]:
-                known |= {"both_ways": known["reoffers"], "reoffers": False}
+            known = _without(known, "host", "servers")
         else:
-            known |= {"events": False, "reoffers": False, "failure": "recompute"}
+            known = known | {"events": False} if known["servers"] else _without_servers(known)
+        if has_own_connector(known):
+            known |= {"both_ways": known["reoffers"], "reoffers": False}
         less: list[Json] = [
             {},
             {"eagle": False},
@@ -229,6 +236,8 @@ class BlockCacheMachine(StemMachine):
             how = {name: config[name] for name in how}
         others = "host" in known or known["layers"] != [ATTENTION]
         exchanging = [{**alone, **attention, **how}] if others else []
+        if "servers" in known:
+            exchanging = [_without_servers(known), *exchanging]
         wanted = [*([known, *exchanging] if known["transfers"] else []), *kinds]
         untuned = [_without(kind, "tuning") for kind in wanted] if "tuning" in known else []
         for kind in [*_plainer([*wanted, *untuned]), *_others(config, known)]:
@@ -261,8 +270,7 @@ class BlockCacheMachine(StemMachine):
             config["reoffers"] = False
         if self.excludes(Exclusion.BOTH_WAYS) and config.get("both_ways"):
             config["both_ways"] = False
-        of_servers = config["transfers"] and "host" not in config and config["layers"] != [ATTENTION]
-        if self.excludes(Exclusion.LISTS_WITH_LOOKAHEAD) and of_servers:
+        if self.excludes(Exclusion.LISTS_WITH_LOOKAHEAD) and has_own_connector(config):
             config["eagle"] = False
         if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and _may_leave_early(config):
             config["events"] = False
@@ -407,10 +415,11 @@ class BlockCacheMachine(StemMachine):
         incoming, outgoing = self.begun.exchange.incoming(), self.begun.exchange.outgoing()
         stores = self.begun.exchange.storing()
         if incoming and (pick % 2 or not outgoing):
-            complete = "host" in self.begun.config or (  # a copy from host memory does not fail
-                self.excludes(Exclusion.FAILED_LOADS) and self.begun.config["layers"] != [ATTENTION]
+            request = incoming[pick % len(incoming)]
+            complete = self.begun.exchange.is_from_host(request) or (  # a copy from host memory does not fail
+                self.excludes(Exclusion.FAILED_LOADS) and has_own_connector(self.begun.config)
             )
-            self.do("arrive", request=incoming[pick % len(incoming)], lost=0 if complete else lost)
+            self.do("arrive", request=request, lost=0 if complete else lost)
         elif outgoing:
             self.do("sent", request=outgoing[pick % len(outgoing)])
         elif stores:
@@ -433,7 +442,7 @@ class BlockCacheMachine(StemMachine):
         elsewhere, sends, outputs = (0, length, length // 2)[more], length % 2 == 0, 1 + (length * 5 + more) % 12
         if self.excludes(Exclusion.WINDOW_BEFORE_LOADS) and elsewhere == length and self._begins_at_a_block(length):
             elsewhere = 0
-        exchanged = self.begun.config["transfers"] and "host" not in self.begun.config
+        exchanged = exchanges(self.begun.config)
         if exchanged and self.begun.hands_on(length, elsewhere, sends):
             outputs = 1
         self.do(
@@ -473,7 +482,7 @@ class BlockCacheMachine(StemMachine):
         copies = with_host and not self.begun.exchange.is_quiet()
         in_flight = bool(self.begun.flying) and self.begun.config.get("transfers", False)
         if in_flight and self.excludes(Exclusion.RESET_IN_FLIGHT):
-            if not with_host:
+            if exchanges(self.begun.config):
                 return
             preempt = False
         if (sure == 0 or (sure == 1 and copies)) and self._has_place():

@@ -25,13 +25,14 @@ from conformance.stems.block_cache.host import HOST_RESTS, IdleCopies, does_not_
 from conformance.stems.block_cache.memory import Misread
 from conformance.stems.block_cache.projection import parts, problems, project, whole
 from conformance.stems.block_cache.protocol import (
-    FULL,
     MAMBA,
     WINDOW,
     BlockCacheEngine,
     BlockCacheSnapshot,
     Completed,
     Launched,
+    exchanges,
+    has_own_connector,
     sizes_of,
 )
 from conformance.stems.block_cache.worker import Astray, Workers
@@ -137,8 +138,8 @@ class BlockCacheRun:
             raise Misuse("the number of the request was used before, or it has no token or no output")
         if len(tokens) + outputs > self.config["max_length"]:
             raise Misuse("the request is longer than any may be")
-        if (elsewhere or sends) and not self.config.get("transfers", False):
-            raise Misuse("no transfers are configured")
+        if (elsewhere or sends) and not exchanges(self.config):
+            raise Misuse("no transfers between servers are configured")
         if (
             self.config.get("transfers", False)
             and len({*self.follower.here, *self.exchange.known()}) >= MOST_WITH_TRANSFERS
@@ -147,7 +148,7 @@ class BlockCacheRun:
         if elsewhere > len(tokens):
             raise Misuse("another server has no more tokens than the prompt")
         if self.hands_on(len(tokens), elsewhere, sends) and outputs > 1:
-            raise Misuse("with these layers, who computes a prompt for another server samples one token")
+            raise Misuse("who computes a prompt for another server samples one token")
         self.forks[request], self.ends[request] = fork, len(tokens) + outputs
         self._empty = 0
         more = [token(n, fork) for n in range(len(tokens), self.config["max_length"] + self.largest)]
@@ -157,12 +158,11 @@ class BlockCacheRun:
         yield EngineCall("add", partial(self.engine.add, request, tokens, outputs, mark, priority, *asked))
 
     def hands_on(self, length: int, elsewhere: int, sends: bool) -> bool:
-        """A prompt of this length, or what is not elsewhere of it, is computed for another server, with layers other
-        than one group with full attention.
+        """A prompt of this length, or what is not elsewhere of it, is computed for another server, and an engine's own
+        connector decides about that.
         """
-        one_group = [group["kind"] for group in self.config["layers"]] == [FULL]
         goes_on = elsewhere > 0 and self.config.get("both_ways", False)
-        return not one_group and (sends or goes_on) and elsewhere < length
+        return has_own_connector(self.config) and (sends or goes_on) and elsewhere < length
 
     def _read(self, request: int, count: int | None) -> list[int]:
         """The tokens of a request that another server reads: all but the last, or so many. Where these are more than
