@@ -63,6 +63,22 @@ BUGS = {
         "req_status is None or request.kv_transfer_params",
     ),
 }
+# Written down after the first run of the others, to try that two transfers into one request's blocks are seen.
+ADDED = {
+    # Each connector loads what it has found itself.
+    "each_loads_what_it_found": (
+        _both(
+            "get_num_new_matched_tokens",
+            "if to_return[0] == 0",
+            "vars(self).setdefault('each', {})[request.request_id, i] = toks\n        if to_return[0] == 0",
+        ),
+        _both(
+            "update_state_after_alloc",
+            "(request, blocks, 0)",
+            "(request, blocks, min(self.each.get((request.request_id, i), 0), num_external_tokens))",
+        ),
+    ),
+}
 HARMLESS = {
     # The last connector that has tokens loads them, and not the first one.
     "last_is_chosen": _both("get_num_new_matched_tokens", "to_return[0] == 0 and toks > 0", "toks > 0"),
@@ -84,7 +100,7 @@ LEFT_OUT = (*KNOWN, Exclusion.WINDOW_BEFORE_LOADS, Exclusion.BOTH_WAYS)
 
 def main(release: str, names: list[str]) -> None:
     """Prints what is found of each edit."""
-    host_memory_edits.main(release, names, {**BUGS, **HARMLESS}, OF_BOTH, LEFT_OUT)
+    host_memory_edits.main(release, names, {**BUGS, **ADDED, **HARMLESS}, OF_BOTH, LEFT_OUT)
 
 
 if __name__ == "__main__":

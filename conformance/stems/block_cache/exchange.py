@@ -6,8 +6,8 @@ of a request's blocks begins when the request has ended, and reads them at any m
 it is done.
 
 A copy to host memory begins after the step with which it was launched is computed, and is done at any moment after
-that. The workers wait for some copies before they begin a step; only then they begin the transfers from host memory of
-that step. The scheduler is told with a later step.
+that. The workers wait for some copies before they begin a step; only then they begin the transfers into blocks of that
+step. The scheduler is told with a later step.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Exchange:
         return [request for request in self._incoming if request not in self._received and self._has_begun(request)]
 
     def _has_begun(self, request: int) -> bool:
-        """A transfer from host memory begins when its step does."""
+        """A transfer begins behind the copies to host memory for which the workers wait before its step."""
         step = self._incoming[request].step
-        return not self.is_from_host(request) or all(self._may_end(job, step) for job in self._waited_for(step))
+        return all(self._may_end(job, step) for job in self._waited_for(step))
 
     def _waited_for(self, step: int) -> list[int]:
         """The copies that are not done and for which the workers wait before this step or an earlier one."""
@@ -121,8 +121,7 @@ class Exchange:
         if request not in self.incoming():
             raise Misuse(f"no transfer into blocks of request {request} is under way", by_engine=True)
         load, step, text = self._incoming[request]
-        if load.copies:
-            self._flush(step)
+        self._flush(step)
         size = self._size
         end = max(load.first, (-(-load.end // size) - lost) * size) if lost else load.end
         self._workers.received(request, load, text, end)

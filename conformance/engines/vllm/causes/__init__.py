@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from conformance.driver.protocol import Json
 from conformance.engines.vllm.alone import SCRIPTS
-from conformance.stems.block_cache.protocol import FULL
+from conformance.stems.block_cache.protocol import FULL, has_own_connector
 
 RUNS_ALONE = False  # a program imports vLLM, as it is installed
 TURNS = "steps"  # what one round of a scheduler is called
@@ -117,23 +117,34 @@ def without(config: Json, flag: str) -> Json:
 
 
 def _connector(config: Json) -> Json:
+    """What is said of the connector of a server of this configuration."""
     failure = {"kv_load_failure_policy": config["failure"]} if "failure" in config else {}
-    host = config.get("host")
-    if host is None:
-        name = "CONNECTOR" if [group["kind"] for group in config["layers"]] == [FULL] else "NixlConnector"
-        between = {"bidirectional_kv_xfer": True, "kv_recompute_threshold": 0}
-        both = {"kv_connector_extra_config": between} if config.get("both_ways") else {}
-        return {"kv_connector": name, "kv_role": "kv_both", **both, **failure}
+    if "host" not in config:
+        return {**_between_servers(config), **failure}
+    if not config.get("servers"):
+        return {**_to_host(config["host"]), **failure}
+    both = {"connectors": [_between_servers(config), _to_host(config["host"])]}
+    return {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": both, **failure}
+
+
+def _between_servers(config: Json) -> Json:
+    name = "NixlConnector" if has_own_connector(config) else "CONNECTOR"
+    between = {"bidirectional_kv_xfer": True, "kv_recompute_threshold": 0}
+    both = {"kv_connector_extra_config": between} if config.get("both_ways") else {}
+    return {"kv_connector": name, "kv_role": "kv_both", **both}
+
+
+def _to_host(host: Json) -> Json:
     if host.get("pool"):
         sized = {"cpu_bytes_to_use": f"the bytes of {host['slots'] + NULL_BLOCK} blocks"}
         lazy = {"lazy_offload": True} if host["pool"] == "lazy" else {}
-        more = {"kv_connector_extra_config": {**sized, **lazy}, **failure}
+        more = {"kv_connector_extra_config": {**sized, **lazy}}
         return {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both", **more}
     blocks = host["slots"] * host["blocks_per_slot"]
     more = {"cpu_bytes_to_use": f"the bytes of {blocks} block{'s' * (blocks > 1)}", "eviction_policy": host["policy"]}
     more |= {"blocks_per_chunk": host["blocks_per_slot"], "store_threshold": host["threshold"]}
     more |= {"offload_prompt_only": host["prompt_only"]}
-    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": more, **failure}
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": more}
 
 
 def _add(step: Json) -> str:
