@@ -6,10 +6,7 @@ import pytest
 from test_vllm_runs import answer
 from two_connectors_edits import ADDED, BUGS, HARMLESS
 
-from conformance.driver.protocol import EngineError
 from conformance.engines.vllm import RELEASES
-from conformance.engines.vllm.connectors import Connectors
-from conformance.stems.block_cache.protocol import Launched, RequestLoad, Transfers, exchanges, has_own_connector
 
 NEWEST = RELEASES[-1]
 QUICK = ("first_is_always_chosen", "sends_are_not_waited_for", "each_loads_what_it_found")  # the others in `make soak`

@@ -36,6 +36,7 @@ LAYERS = (
     [{**ATTENTION, "block_size": 8}, WINDOWED, {**WINDOWED, "window": 10, "block_size": 2}],
     [{**ATTENTION, "block_size": 8}, STATES],
     [{**ATTENTION, "block_size": 8}, {**STATES, "block_size": 8}, ATTENTION],
+    [ATTENTION, {**STATES, "block_size": 8}],
 )
 PARTS = LAYERS.index([ATTENTION, CHECKPOINTS])
 OTHER_LAYERS = LAYERS[:4]  # of the configurations that are tried where an engine does not support the drawn one
@@ -81,10 +82,10 @@ CONFIG = {
     "threshold": st.sampled_from((0, 0, 5, 0, 0, 3)),
     "policy": st.sampled_from(("fcfs", "priority")),
     "caching": st.sampled_from((True, True, True, False)),
-    "transfers": st.sampled_from((False, False, True)),
+    "transfers": st.booleans(),
     "reoffers": st.booleans(),
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
-    "host": st.sampled_from((None, None, None, None, *HOSTS, *HOST_POOLS)),  # without host memory between servers
+    "host": st.sampled_from((*[None] * 9, *HOSTS, *HOST_POOLS)),  # without host memory between servers
     "tuning": st.sampled_from(TUNINGS),
     "servers": st.booleans(),  # beside host memory
 }
