@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from block_runs import BASE
 from test_vllm_runs import answer
 from two_connectors_edits import ADDED, BUGS, HARMLESS
 
+from conformance.driver.protocol import EngineError, Json
+from conformance.driver.trace import Trace
+from conformance.engines import registry
 from conformance.engines.vllm import RELEASES
+from conformance.engines.vllm.connectors import Connectors
+from conformance.stems.block_cache.protocol import RequestLoad, Transfers, exchanges, has_own_connector
+from conformance.traces.outcome import outcome
 
 NEWEST = RELEASES[-1]
 QUICK = ("first_is_always_chosen", "sends_are_not_waited_for", "each_loads_what_it_found")  # the others in `make soak`
@@ -35,3 +46,78 @@ def test_a_planted_bug_of_two_connectors_is_found(bug: str) -> None:
 @pytest.mark.parametrize("edit", HARMLESS)
 def test_a_harmless_edit_of_two_connectors_shows_nothing(edit: str) -> None:
     assert found(edit) == {edit: None}
+
+
+class Half:
+    """One of two connectors: a load of request 1 begins. It writes down which copies are done."""
+
+    half = SimpleNamespace(names_failures=True)
+
+    def __init__(self, *loads: RequestLoad) -> None:
+        self.loads = list(loads)
+        self.told: list[Any] = []
+
+    def begun(self) -> dict[int, RequestLoad]:
+        return {1: self.loads.pop()} if self.loads else {}
+
+    def done(self, *done: Any) -> str:
+        self.told.append(done)
+        return "answer"
+
+
+SERVER, HOST = RequestLoad(0, 8, ((1, 2),), has=8), RequestLoad(0, 4, ((1,),), 7, ((3, 1),))
+
+
+def both(servers: Half, host: Half) -> Connectors:
+    made: Any = Connectors
+    connectors: Connectors = made(4, servers=servers, host=host, told=lambda metadata: metadata)
+    return connectors
+
+
+def test_only_a_load_from_host_memory_is_told_as_a_copy() -> None:
+    servers, host = Half(SERVER), Half()
+    connectors = both(servers, host)
+    assert connectors.begun() == ({1: SERVER}, ())
+    done = connectors.done(Transfers({1: 0}, failed=(1,), stored=(5,)))
+    assert (done.failed, done.lost, done.told) == (["1"], [], (None, "answer"))
+    assert host.told == [([], (5,))]
+    host.loads.append(HOST)
+    connectors.begun()
+    connectors.done(Transfers({1: 4}))
+    assert host.told[1:] == [([1], ())]
+
+
+def test_two_loads_of_one_request_are_told() -> None:
+    loads, twice = both(Half(SERVER), Half(HOST)).begun()
+    assert (loads, twice) == ({1: SERVER}, (1,))
+
+
+def test_blocks_that_both_keep_are_no_verdict() -> None:
+    with pytest.raises(EngineError, match="both connectors keep the blocks"):
+        both(Half(), Half()).launched(SimpleNamespace(extra_async_saves={"1": 1}))
+
+
+def test_requests_are_of_two_kinds_where_an_own_connector_decides() -> None:
+    alone, host = {**BASE, "transfers": True}, {"host": {}}
+    assert [exchanges(alone), has_own_connector(alone)] == [True, False]
+    assert not exchanges({**alone, **host})
+    assert has_own_connector({**alone, **host, "servers": True})
+    assert not has_own_connector({**alone, **host, "servers": True, "transfers": False})
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_second_load_of_a_request_is_refused_by_the_law(again: bool) -> None:
+    config = {**BASE, "transfers": True}
+    steps = [
+        {"op": "add", "request": 1, "tokens": [1, 2, 3, 4, 5], "outputs": 1, "fork": 0, "elsewhere": 5},
+        {"op": "schedule"},
+    ]
+
+    def make(config: Json) -> Any:
+        engine = registry.load("ours").makers["block_cache"](config)
+        schedule = engine.schedule
+        engine.schedule = lambda: replace(step := schedule(), twice=tuple(step.loads) if again else ())
+        return engine
+
+    broken = outcome(Trace("block_cache", config, steps), make).breaks
+    assert [found.law for found in broken] == (["load"] if again else [])

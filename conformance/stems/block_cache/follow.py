@@ -234,8 +234,10 @@ class Follower:
             self._launched(request, one, known)
         for request in gone:
             self._defers(request, known)
-        for request in () if step is None else (*step.loads, *step.twice):
+        for request in () if step is None else step.loads:
             self.jobs.loads(request, self.must_know(request).rows)
+        for request in () if step is None else step.twice:
+            self.jobs.loads_again(self.must_know(request).rows)
         for request in [*self._sending]:  # what has left the window is given up before
             self._sends(request)
         for request in [r for r in self.here if r not in known]:

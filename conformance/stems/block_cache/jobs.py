@@ -89,6 +89,11 @@ class Jobs:
                 self._law.engine_step("load", row, job)
                 jobs[row] = job
 
+    def loads_again(self, rows: Iterable[int]) -> None:
+        """Another transfer begins into rows of a request into which one is under way. The law refuses it."""
+        for row in rows:
+            self._law.engine_step("load", row, self._new())
+
     def loaded(self, request: int, computed: int) -> None:
         """A transfer into the rows of a request is done; so many tokens of the text are there. Rows that were kept,
         since the request has ended, wait for nothing.
