@@ -55,6 +55,7 @@ class Exchange:
         self._sent: list[int] = []
         self._stores: dict[int, HostStore] = {}
         self._stored: list[int] = []
+        self._reset = 0  # the last step before the last reset of host memory
         self._flushes: dict[int, tuple[int, ...]] = {}  # by step that is not computed, the copies that it waits for
 
     def incoming(self) -> list[int]:
@@ -148,8 +149,18 @@ class Exchange:
         self._store(job)
 
     def _store(self, job: int) -> None:
-        self._workers.copied_to_host(self._stores[job].copies)
+        copies, step = self._stores[job]
+        self._workers.copied_to_host(copies)
+        if step <= self._reset:
+            self._workers.forget_places(place for _, place in copies)
         self._stored.append(job)
+
+    def forgets_host(self) -> None:
+        """Host memory was reset. What it holds, and what copies under way still write, is of old weights: no load that
+        begins later may read it.
+        """
+        self._reset = self._launched
+        self._workers.forget_host()
 
     def leaves(self, request: int) -> Misread | None:
         """Another server has read the blocks of a request. Returns the first slot that does not hold its token."""

@@ -16,6 +16,9 @@ from conformance.driver.shadow import EMPTY, PrefixNumbers
 from conformance.stems.block_pool.protocol import NULL
 
 
+FORGOTTEN = -(2**62)  # what a part of a block holds that is of before a reset of host memory
+
+
 class Misread(NamedTuple):
     """A slot that a request reads and that does not hold the request's own prefix.
 
@@ -113,6 +116,14 @@ class BlockMemory:
         for block in blocks:
             self._blocks.pop(block, None)
 
+    def forget(self, blocks: Iterable[int]) -> None:
+        """What these blocks hold is of before a reset: nobody may read it."""
+        self._blocks.update((block, [FORGOTTEN] * self._parts) for block in blocks)
+
+    def below(self, number: int) -> list[int]:
+        """The blocks with numbers below this one that hold something."""
+        return [block for block in self._blocks if block < number]
+
     def copy(self, source: int, target: int) -> None:
         """What one block holds is copied to another."""
         if target:
@@ -156,6 +167,8 @@ class BlockMemory:
         number = self._blocks.get(block, [-1] * self._parts)[part]
         if number == -1:
             return "a slot that nobody has written"
+        if number == FORGOTTEN:
+            return "what host memory had before it was reset"
         prefix, group = divmod(number // 2, self._groups)
         what = "the state after " if number % 2 else ""
         if prefix < 0:
@@ -166,7 +179,7 @@ class BlockMemory:
     def writer(self, block: int, part: int) -> int | None:
         """The request whose tokens a part of a block holds, ``None`` where nobody has written it."""
         number = self._blocks.get(block, [-1] * self._parts)[part] if block else -1
-        if number == -1:
+        if number in (-1, FORGOTTEN):
             return None
         prefix = number // 2 // self._groups
         return self._drafts[-2 - prefix] if prefix < 0 else self._names[prefix][0]

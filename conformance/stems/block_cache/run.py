@@ -294,7 +294,8 @@ class BlockCacheRun:
         """The prefix cache is reset.
 
         ``preempt``: the requests that run are preempted first, also while a step with them is in flight. What that step
-        computes for them does not count. ``host``: host memory forgets everything, too.
+        computes for them does not count. ``host``: host memory forgets everything, too, as after new weights: where the
+        scheduler says that it is done, nothing that was computed before comes back from there.
         """
         if host and "host" not in self.config:
             raise Misuse("no host memory is configured")
@@ -313,6 +314,8 @@ class BlockCacheRun:
         self._explain(preempted=gone)
         if done or not lent:
             self.law.engine_step("reset", bool(done))
+        if done and host:
+            self.exchange.forgets_host()
 
     def waits_with_blocks(self) -> bool:
         """Somebody who does not run has blocks: a transfer, be it about to begin, but none to host memory; or a request

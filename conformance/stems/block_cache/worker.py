@@ -13,7 +13,7 @@ to block boundaries come last. Drafts that are refused are nobody's text. The la
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -178,6 +178,14 @@ class Workers:
         """What is in these blocks is at places of host memory now."""
         for block, place in copies:
             self._memory.copy(block, -place)
+
+    def forget_host(self) -> None:
+        """Host memory was reset: nobody may read what it holds."""
+        self._memory.forget(self._memory.below(NULL))
+
+    def forget_places(self, places: Iterable[int]) -> None:
+        """What a copy has written to these places of host memory is of before a reset."""
+        self._memory.forget(-place for place in places)
 
     def sent(self, request: int, tables: Tables, text: Sequence[int]) -> Misread | None:
         """Another server reads what the token behind ``text`` needs in these blocks. Returns the first slot that does
