@@ -21,7 +21,7 @@ from conformance.traces.outcome import outcome
 
 NEWEST = RELEASES[-1]
 QUICK = ("first_is_always_chosen", "sends_are_not_waited_for", "each_loads_what_it_found")  # the others in `make soak`
-MISSED = ("other_sees_no_blocks",)  # needs a copy that ends late, and then a load of what it has copied
+MISSED = ("other_sees_no_blocks", "unready_is_not_waited_for", "sleeps_over_copies")  # see ADR 74
 FOUND = """
     import two_connectors_edits
     two_connectors_edits.main(sys.argv[1], sys.argv[2:])

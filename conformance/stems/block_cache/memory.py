@@ -15,7 +15,6 @@ from typing import NamedTuple
 from conformance.driver.shadow import EMPTY, PrefixNumbers
 from conformance.stems.block_pool.protocol import NULL
 
-
 FORGOTTEN = -(2**62)  # what a part of a block holds that is of before a reset of host memory
 
 
