@@ -442,7 +442,7 @@ class BlockCacheMachine(StemMachine):
     def _read_and_ending(self, accept: int) -> list[int]:
         """The requests that another server reads, and that end with accepted drafts of the oldest step in flight."""
         adds = [step for step in self.lock.trace.steps if step["op"] == "add"]
-        answers = {step["request"] for step in adds if step["elsewhere"] == len(step["tokens"])}
+        answers = {step["request"] for step in adds if step.get("elsewhere") == len(step["tokens"])}
         here, passes = self.begun.follower.here, self.begun.flying[0].passes
         kept = {request: min(accept, one.drafts) for request, one in passes.items() if not one.placeholders}
         lacks = {request: self.begun.ends[request] - len(here[request].tokens) for request in here}
