@@ -189,7 +189,11 @@ OF_HOST_MEMORY = {
     BlockCacheExclusion.RESET_OF_STORES,
 }
 # How answers end that other servers read. Our scheduler has no states: see the test of accepted drafts below.
-OF_ANSWERS = {BlockCacheExclusion.STATES_AFTER_DRAFTS, BlockCacheExclusion.ANSWERS_IN_FLIGHT}
+OF_ANSWERS = {
+    BlockCacheExclusion.STATES_AFTER_DRAFTS,
+    BlockCacheExclusion.ANSWERS_IN_FLIGHT,
+    BlockCacheExclusion.ANSWERS_CUT_OFF,
+}
 PARTS: Json = {"layers": [STATES], "tuning": {"match": 2, "retention": 8}}
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.HOST_ANSWERS: (
@@ -319,6 +323,9 @@ WINDOWS: Json = {"layers": [ATTENTION, WINDOWED]}
         (BlockCacheExclusion.ANSWERS_IN_FLIGHT, {**WINDOWS, "later": True, "elsewhere": 3}, 2),
         (BlockCacheExclusion.ANSWERS_IN_FLIGHT, WINDOWS, 2),
         (BlockCacheExclusion.ANSWERS_IN_FLIGHT, {}, 2),
+        (BlockCacheExclusion.ANSWERS_CUT_OFF, {**WINDOWS, "lacks": 1}, 1),
+        (BlockCacheExclusion.ANSWERS_CUT_OFF, {**WINDOWS, "lacks": 2}, 2),
+        (BlockCacheExclusion.ANSWERS_CUT_OFF, {**WINDOWS, "lacks": 1, "elsewhere": 0}, 2),
         (BlockCacheExclusion.SALTS, {"later": True}, 2),
     ],
 )

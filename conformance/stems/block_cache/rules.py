@@ -429,25 +429,29 @@ class BlockCacheMachine(StemMachine):
         return bool(self.begun.flying) and (how % 2 == 0 or not self._may_schedule())
 
     def _accepted(self, more: int) -> int:
-        """So many tokens of each draft are accepted; none where an answer that another server reads ends with them, and
-        a known engine gives it away wrongly.
+        """So many tokens of each draft are accepted; fewer where an answer that another server reads ends with them,
+        and a known engine gives it away wrongly.
         """
-        ending = self._read_and_ending(more) if self.begun.config.get("both_ways") else []
+        read = self._read_answers() if self.begun.config.get("both_ways") else {}
+        if self.excludes(Exclusion.ANSWERS_CUT_OFF):
+            more = min([more, *(lacks for _, lacks in read.values())])
+        ending = [request for request, (drafts, lacks) in read.items() if more and lacks <= 1 + min(more, drafts)]
         states = any(group["kind"] == MAMBA for group in self.begun.config["layers"])
         flying = {request for step in [*self.begun.flying][1:] for request in step.passes}
         of_states = bool(ending) and states and self.excludes(Exclusion.STATES_AFTER_DRAFTS)
         in_flight = not flying.isdisjoint(ending) and self.excludes(Exclusion.ANSWERS_IN_FLIGHT)
         return 0 if of_states or in_flight else more
 
-    def _read_and_ending(self, accept: int) -> list[int]:
-        """The requests that another server reads, and that end with accepted drafts of the oldest step in flight."""
+    def _read_answers(self) -> dict[int, tuple[int, int]]:
+        """Of the oldest step in flight the requests with drafts that another server reads when they have ended: how
+        many drafts each has, and how many tokens it lacks.
+        """
         adds = [step for step in self.lock.trace.steps if step["op"] == "add"]
         answers = {step["request"] for step in adds if step.get("elsewhere") == len(step["tokens"])}
         here, passes = self.begun.follower.here, self.begun.flying[0].passes
-        kept = {request: min(accept, one.drafts) for request, one in passes.items() if not one.placeholders}
+        drafts = {request: one.drafts for request, one in passes.items() if one.drafts and not one.placeholders}
         lacks = {request: self.begun.ends[request] - len(here[request].tokens) for request in here}
-        return [request for request, drafts in kept.items()
-                if drafts and request in answers & here.keys() and lacks[request] <= 1 + drafts]  # fmt: skip
+        return {request: (drafts[request], lacks[request]) for request in drafts if request in answers & here.keys()}
 
     def _come(self, length: int, fork: int, more: int) -> None:
         self.number += 1
