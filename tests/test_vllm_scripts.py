@@ -120,9 +120,9 @@ Scheduler._mamba_block_aligned_split = repaired
     "tokens_past_the_end_are_told": """
 from vllm.v1.core.sched.scheduler import Scheduler
 update = Scheduler._update_request_with_output
-def repaired(self, request, tokens, *more):
+def repaired(self, request, tokens, **more):
     before = len(tokens)
-    kept, stopped = update(self, request, tokens, *more)
+    kept, stopped = update(self, request, tokens, **more)
     request.num_computed_tokens -= before - len(kept)
     return kept, stopped
 Scheduler._update_request_with_output = repaired
