@@ -195,6 +195,7 @@ OF_ANSWERS = {
     BlockCacheExclusion.ANSWERS_CUT_OFF,
 }
 PARTS: Json = {"layers": [STATES], "tuning": {"match": 2, "retention": 8}}
+READ_BACK: Json = {"layers": [ATTENTION, STATES], "transfers": True, "both_ways": True, "drafts": 1}
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.HOST_ANSWERS: (
         {"host": {"slots": 2, "prompt_only": False}},
@@ -218,6 +219,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.BOTH_WAYS: (
         {"layers": [WINDOWED], "transfers": True, "both_ways": True},
         {"layers": [WINDOWED], "transfers": True, "both_ways": False},
+    ),
+    BlockCacheExclusion.TABLES_AHEAD: (
+        {**READ_BACK, "steps_in_flight": 2},
+        {**READ_BACK, "steps_in_flight": 1},
     ),
     BlockCacheExclusion.LISTS_WITH_LOOKAHEAD: (
         {"layers": [WINDOWED], "transfers": True, "drafts": 1, "eagle": True},
@@ -291,6 +296,9 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
         (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
+        (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "drafts": 0, "steps_in_flight": 2}),
+        (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "both_ways": False, "steps_in_flight": 2}),
+        (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "layers": [ATTENTION, WINDOWED], "steps_in_flight": 2}),
         (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [ATTENTION, {**WINDOWED, "block_size": 8}], "eagle": True}),
         (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [{**ATTENTION, "block_size": 8}, STATES], "eagle": True}),
         (BlockCacheExclusion.LARGE_STATES, {"layers": [{**ATTENTION, "block_size": 8}, STATES]}),

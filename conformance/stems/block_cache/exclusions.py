@@ -30,6 +30,10 @@ class BlockCacheExclusion(StrEnum):
     # with them is in flight
     ANSWERS_CUT_OFF = "block_cache.answers_cut_off"  # answers that other servers read, and that end before the last
     # draft that is accepted
+    TABLES_AHEAD = (
+        "block_cache.tables_ahead"  # drafts in a model with states, in two or more steps in flight, where other
+    )
+    # servers read answers
     LISTS_WITH_LOOKAHEAD = "block_cache.lists_with_lookahead"  # an EAGLE head where other layers have transfers
     CROWDED_LOADS = "block_cache.crowded_loads"  # transfers where the blocks are not enough for all requests together
     HOST_RESET_AGAIN = "block_cache.host_reset_again"  # two resets of host memory without a step between them

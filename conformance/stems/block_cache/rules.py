@@ -261,6 +261,8 @@ class BlockCacheMachine(StemMachine):
             config["reoffers"] = False
         if self.excludes(Exclusion.BOTH_WAYS) and config.get("both_ways"):
             config["both_ways"] = False
+        if self.excludes(Exclusion.TABLES_AHEAD) and config.get("both_ways") and states and config["drafts"]:
+            config["steps_in_flight"] = 1
         of_servers = config["transfers"] and "host" not in config and config["layers"] != [ATTENTION]
         if self.excludes(Exclusion.LISTS_WITH_LOOKAHEAD) and of_servers:
             config["eagle"] = False
