@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from conformance.search import check
 from conformance.stems import exclusions
 from conformance.stems.allocator.exclusions import AllocatorExclusion
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion
+from conformance.stems.block_cache.protocol import RUNNING, Launched, RequestPass
 from conformance.stems.block_cache.rules import ATTENTION, CHECKPOINTS, STATES, WINDOWED, BlockCacheMachine
 from conformance.stems.block_pool.exclusions import BlockPoolExclusion
 from conformance.stems.cache.exclusions import CacheExclusion
@@ -171,6 +174,7 @@ def test_every_exclusion_is_looked_for_above() -> None:
         *HostServerExclusion,
         *AVOIDED,
         *OF_HOST_MEMORY,
+        *OF_ANSWERS,
     }
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
 
@@ -184,7 +188,14 @@ OF_HOST_MEMORY = {
     BlockCacheExclusion.IDLE_COPIES,
     BlockCacheExclusion.RESET_OF_STORES,
 }
+# How answers end that other servers read. Our scheduler has no states: see the test of accepted drafts below.
+OF_ANSWERS = {
+    BlockCacheExclusion.STATES_AFTER_DRAFTS,
+    BlockCacheExclusion.ANSWERS_IN_FLIGHT,
+    BlockCacheExclusion.ANSWERS_CUT_OFF,
+}
 PARTS: Json = {"layers": [STATES], "tuning": {"match": 2, "retention": 8}}
+READ_BACK: Json = {"layers": [ATTENTION, STATES], "transfers": True, "both_ways": True, "drafts": 1}
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.HOST_ANSWERS: (
         {"host": {"slots": 2, "prompt_only": False}},
@@ -208,6 +219,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.BOTH_WAYS: (
         {"layers": [WINDOWED], "transfers": True, "both_ways": True},
         {"layers": [WINDOWED], "transfers": True, "both_ways": False},
+    ),
+    BlockCacheExclusion.TABLES_AHEAD: (
+        {**READ_BACK, "steps_in_flight": 2},
+        {**READ_BACK, "steps_in_flight": 1},
     ),
     BlockCacheExclusion.LISTS_WITH_LOOKAHEAD: (
         {"layers": [WINDOWED], "transfers": True, "drafts": 1, "eagle": True},
@@ -281,6 +296,9 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
         (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
+        (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "drafts": 0, "steps_in_flight": 2}),
+        (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "both_ways": False, "steps_in_flight": 2}),
+        (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "layers": [ATTENTION, WINDOWED], "steps_in_flight": 2}),
         (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [ATTENTION, {**WINDOWED, "block_size": 8}], "eagle": True}),
         (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [{**ATTENTION, "block_size": 8}, STATES], "eagle": True}),
         (BlockCacheExclusion.LARGE_STATES, {"layers": [{**ATTENTION, "block_size": 8}, STATES]}),
@@ -292,6 +310,51 @@ def test_an_exclusion_leaves_what_it_does_not_need(member: BlockCacheExclusion, 
     drawn |= {"transfers": False, "block_size": 4, **config}
     machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": {member}})()
     assert machine.avoiding(drawn) == drawn
+
+
+ENDING: Json = {"layers": [ATTENTION, STATES], "both_ways": True, "elsewhere": 4, "lacks": 3, "later": False}
+WINDOWS: Json = {"layers": [ATTENTION, WINDOWED]}
+
+
+@pytest.mark.parametrize(
+    ("member", "change", "accepted"),
+    [
+        (BlockCacheExclusion.STATES_AFTER_DRAFTS, {}, 0),
+        (BlockCacheExclusion.STATES_AFTER_DRAFTS, {"lacks": 1}, 0),
+        (BlockCacheExclusion.STATES_AFTER_DRAFTS, {"lacks": 4}, 2),  # it goes on
+        (BlockCacheExclusion.STATES_AFTER_DRAFTS, {"elsewhere": 0}, 2),  # nobody reads it
+        (BlockCacheExclusion.STATES_AFTER_DRAFTS, {"both_ways": False}, 2),
+        (BlockCacheExclusion.STATES_AFTER_DRAFTS, {"placeholders": True}, 2),  # none is accepted
+        (BlockCacheExclusion.STATES_AFTER_DRAFTS, {"gone": True}, 2),
+        (BlockCacheExclusion.STATES_AFTER_DRAFTS, {**WINDOWS, "later": True}, 2),
+        (BlockCacheExclusion.ANSWERS_IN_FLIGHT, {**WINDOWS, "later": True}, 0),
+        (BlockCacheExclusion.ANSWERS_IN_FLIGHT, {**WINDOWS, "later": True, "elsewhere": 3}, 2),
+        (BlockCacheExclusion.ANSWERS_IN_FLIGHT, WINDOWS, 2),
+        (BlockCacheExclusion.ANSWERS_IN_FLIGHT, {}, 2),
+        (BlockCacheExclusion.ANSWERS_CUT_OFF, {**WINDOWS, "lacks": 1}, 1),
+        (BlockCacheExclusion.ANSWERS_CUT_OFF, {**WINDOWS, "lacks": 2}, 2),
+        (BlockCacheExclusion.ANSWERS_CUT_OFF, {**WINDOWS, "lacks": 1, "elsewhere": 0}, 2),
+        (BlockCacheExclusion.SALTS, {"later": True}, 2),
+    ],
+)
+def test_drafts_are_accepted_unless_a_known_engine_gives_away_what_ends_with_them(
+    member: BlockCacheExclusion, change: Json, accepted: int
+) -> None:
+    """A request with two drafts in the oldest step in flight lacks so many tokens of its answer."""
+    how = {**ENDING, **change}
+    made = RequestPass(4, 3, 2, True, RUNNING, ((), ()), placeholders="placeholders" in change)
+    steps = [Launched({7: made}), Launched({7: made} if how["later"] else {})]
+    here = {} if "gone" in change else {7: SimpleNamespace(tokens=[1, 2, 3, 4, 5])}
+    machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": {member}})()
+    machine.run = SimpleNamespace(
+        config={"layers": how["layers"], "both_ways": how["both_ways"]},
+        flying=deque(steps),
+        ends={7: 5 + how["lacks"]},
+        follower=SimpleNamespace(here=here),
+    )
+    add = {"op": "add", "request": 7, "tokens": [1, 2, 3, 4], "elsewhere": how["elsewhere"]}
+    machine.lock = SimpleNamespace(trace=SimpleNamespace(steps=[add, {"op": "schedule"}]))
+    assert machine._accepted(2) == accepted
 
 
 @pytest.mark.parametrize("stem", ["allocator", "session_trim"])

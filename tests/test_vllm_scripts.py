@@ -116,6 +116,17 @@ def repaired(self, request, count, found=0, *more):
     return count if end >= request.num_tokens else max(0, count - end % self.block_size)
 Scheduler._mamba_block_aligned_split = repaired
 """,
+    # Tokens that are cut off do not count as computed.
+    "tokens_past_the_end_are_told": """
+from vllm.v1.core.sched.scheduler import Scheduler
+update = Scheduler._update_request_with_output
+def repaired(self, request, tokens, **more):
+    before = len(tokens)
+    kept, stopped = update(self, request, tokens, **more)
+    request.num_computed_tokens -= before - len(kept)
+    return kept, stopped
+Scheduler._update_request_with_output = repaired
+""",
     # A hit is as long as each group of layers has it.
     "hit_leaves_out_states": """
 from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
@@ -316,7 +327,7 @@ KEEPS = {
     "0.30.0": ["host_stores_uncomputed_slot", "host_offer_refused_with_room"],
     "0.31.0": ["loaded_requests_wait_for_each_other", "adapter_shares_hash_with_salt"],
     "0.32.0": ["moved_hash_comes_back"],
-    "0.33.0": ["host_reload_after_preemption"],
+    "0.33.0": ["host_reload_after_preemption", "tokens_past_the_end_are_told"],
 }
 # Each kept trace that a release breaks, with the newest release that lists it as known.
 LISTED = {found.trace: release for release in RELEASES for found in known.of_release(PLUGIN.folder, release)}

@@ -24,6 +24,16 @@ class BlockCacheExclusion(StrEnum):
     WINDOW_BEFORE_LOADS = "block_cache.window_before_loads"  # loads of whole prompts whose last token begins a window
     FAILED_LOADS = "block_cache.failed_loads"  # transfers that fail, of other layers than one group with full attention
     BOTH_WAYS = "block_cache.both_ways"  # transfers that also go back from who answers
+    STATES_AFTER_DRAFTS = "block_cache.states_after_drafts"  # answers that other servers read, of a model with states,
+    # and that end with a pass of which drafts are accepted
+    ANSWERS_IN_FLIGHT = "block_cache.answers_in_flight"  # answers that other servers read, and that end while a step
+    # with them is in flight
+    ANSWERS_CUT_OFF = "block_cache.answers_cut_off"  # answers that other servers read, and that end before the last
+    # draft that is accepted
+    TABLES_AHEAD = (
+        "block_cache.tables_ahead"  # drafts in a model with states, in two or more steps in flight, where other
+    )
+    # servers read answers
     LISTS_WITH_LOOKAHEAD = "block_cache.lists_with_lookahead"  # an EAGLE head where other layers have transfers
     CROWDED_LOADS = "block_cache.crowded_loads"  # transfers where the blocks are not enough for all requests together
     HOST_RESET_AGAIN = "block_cache.host_reset_again"  # two resets of host memory without a step between them

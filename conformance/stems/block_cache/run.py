@@ -55,6 +55,7 @@ ENDS_SENTENCE = "A request ends with the last token that was asked for, and not 
 ABORT = "aborted_request_ends"
 ABORT_SENTENCE = "A request that is aborted ends at once."
 STILL = 4  # so many empty steps, one after the other, and the scheduler makes no other any more
+NEXT_MESSAGE = 1_000_000_001  # a token that no text of a run has
 MOST_STORIES = 1 << 31
 MOST_WITH_TRANSFERS = 8  # requests of a run with transfers that have not ended, or whose blocks a transfer uses
 
@@ -166,11 +167,10 @@ class BlockCacheRun:
 
     def _read(self, request: int, count: int | None) -> list[int]:
         """The tokens of a request that another server reads: all but the last, or so many. Where these are more than
-        the request has, the next prompt goes on with the next tokens of its text.
+        the request has, the next prompt goes on with other tokens than those that the engine has computed there.
         """
         tokens = self.follower.here[request].tokens
-        more = [] if count is None else self._next(request, count - len(tokens))
-        return tokens[:-1] if count is None else [*tokens, *more][:count]
+        return tokens[:-1] if count is None else [*tokens, *[NEXT_MESSAGE] * (count - len(tokens))][:count]
 
     @operation
     def abort(self, request: int) -> Calls:
