@@ -37,7 +37,7 @@ def both(imported: Any, config: Any, groups: Any, servers: Maker, host: Maker, a
     return Both(config, "scheduler", groups)
 
 
-class Done(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """Transfers that are done, as the workers tell a scheduler. ``failed``: requests; ``lost``: blocks that did not
     come. ``told``: what the workers' half of a connector says beside.
     """
@@ -93,13 +93,13 @@ class Connectors:
             return self.servers.ended(), self.servers.read()
         return ({} if self.stand_in is None else self.stand_in.ended()), {}
 
-    def done(self, transfers: Transfers) -> Done:
+    def done(self, transfers: Transfers) -> WorkerAnswer:
         """What the workers tell the scheduler of transfers that are done."""
         loads = {request: self._loading.pop(request) for request in transfers.received}
         if self.servers is not None:
             failed = transfers.failed if self.servers.half.names_failures else ()
-            return Done([*map(str, failed)], [], self._of_copies(loads, transfers))
-        return Done([], self._lost(loads, transfers), self._of_copies(loads, transfers))
+            return WorkerAnswer([*map(str, failed)], [], self._of_copies(loads, transfers))
+        return WorkerAnswer([], self._lost(loads, transfers), self._of_copies(loads, transfers))
 
     def _lost(self, loads: Mapping[int, RequestLoad], transfers: Transfers) -> list[int]:
         """The blocks that did not come."""
