@@ -127,14 +127,14 @@ PAIRED = """
     answers = []
     for local, remote in cases:
         try:
-            answers.append([[[*each] for each in lists] for lists in engine._connector.half.pairs(local, remote)])
+            answers.append([[[*each] for each in lists] for lists in engine._connectors.servers.half.pairs(local, remote)])
         except AssertionError:
             answers.append("stops")
     print(json.dumps(answers))
 """
 SAID = """
     engine = makers["block_cache"]({**runs.BASE, "layers": json.loads(sys.argv[2]), "transfers": True})
-    connector = engine._connector
+    connector = engine._connectors.servers
     said = [connector.supports_divergent_local_hybrid_hits, connector.requires_kv_delivery]
     groups = connector.half.answers.get("get_loaded_kv_cache_group_ids", lambda _: None)(None)
     waits = [connector.has_pending_block_frees(), connector.has_pending_push_work()]
