@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from conformance.stems import exclusions
 from conformance.stems.allocator.exclusions import AllocatorExclusion
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion
 from conformance.stems.block_cache.rules import ATTENTION, CHECKPOINTS, STATES, WINDOWED, BlockCacheMachine
+from conformance.stems.block_cache.run import BlockCacheRun
 from conformance.stems.block_pool.exclusions import BlockPoolExclusion
 from conformance.stems.cache.exclusions import CacheExclusion
 from conformance.stems.exclusions import known as known_exclusions
@@ -171,6 +173,7 @@ def test_every_exclusion_is_looked_for_above() -> None:
         *HostServerExclusion,
         *AVOIDED,
         *OF_HOST_MEMORY,
+        BlockCacheExclusion.CUT_PROMPTS,  # our scheduler has no transfers of states
     }
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
 
@@ -292,6 +295,36 @@ def test_an_exclusion_leaves_what_it_does_not_need(member: BlockCacheExclusion, 
     drawn |= {"transfers": False, "block_size": 4, **config}
     machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": {member}})()
     assert machine.avoiding(drawn) == drawn
+
+
+STATES_FOR_OTHERS: Json = {"layers": [ATTENTION, STATES], "transfers": True, "caching": True, "block_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "part", "avoided"),  # part: nothing, all or half of the prompt is elsewhere
+    [
+        ({}, 8, 0, (0, False)),
+        ({"both_ways": True}, 12, 2, (0, False)),
+        ({"tuning": {"match": 2}}, 6, 0, (0, False)),
+        ({}, 6, 0, (0, True)),  # the last block is not whole
+        ({}, 8, 1, (8, True)),  # another server has computed the whole prompt
+        ({"caching": False}, 8, 0, (0, True)),
+        ({"layers": [ATTENTION, WINDOWED]}, 8, 0, (0, True)),
+    ],
+)
+def test_no_prompt_that_may_be_cut_is_computed_for_another_server(
+    config: Json, length: int, part: int, avoided: tuple[int, bool]
+) -> None:
+    config = {**STATES_FOR_OTHERS, **config}
+    hands_on: Any = partial(BlockCacheRun.hands_on, SimpleNamespace(config=config))
+    drawn = ((0, length, length // 2)[part], length % 2 == 0)
+    for exclude, expected in (({BlockCacheExclusion.CUT_PROMPTS}, avoided), (set(), drawn)):
+        machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
+        machine.run, machine.number = SimpleNamespace(config=config, hands_on=hands_on, waiting=list), 0
+        sent: list[Json] = []
+        machine.do = lambda op, sent=sent, **arguments: sent.append({"op": op, **arguments})
+        machine._come(length, 0, part)
+        assert [(step["elsewhere"], step["sends"]) for step in sent] == [expected]
 
 
 @pytest.mark.parametrize("stem", ["allocator", "session_trim"])

@@ -124,6 +124,16 @@ def repaired(self, hashes, most):
     return blocks, [length for _ in blocks]
 HybridKVCacheCoordinator.find_longest_cache_hit_per_group = repaired
 """,
+    # A prompt loses its last token when it comes.
+    "prompt_is_cut_after_its_hit": """
+from vllm.v1.core.sched.scheduler import Scheduler
+add = Scheduler.add_request
+def repaired(self, request):
+    if request.kv_transfer_params.get("do_remote_decode"):
+        self.connector._truncate_mamba_request_for_prefill(request)
+    add(self, request)
+Scheduler.add_request = repaired
+""",
     # The look-up drops no block for the EAGLE head, so that it asserts nothing.
     "hit_stops_where_blocks_differ": """
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
@@ -313,7 +323,7 @@ KEEPS = {
     ],
     "0.20.2": ["hit_stops_where_blocks_differ"],
     "0.18.1": ["host_offer_evicts_its_own_key", "host_touch_while_written", "state_read_in_its_step"],
-    "0.30.0": ["host_stores_uncomputed_slot", "host_offer_refused_with_room"],
+    "0.30.0": ["host_stores_uncomputed_slot", "host_offer_refused_with_room", "prompt_is_cut_after_its_hit"],
     "0.31.0": ["loaded_requests_wait_for_each_other", "adapter_shares_hash_with_salt"],
     "0.32.0": ["moved_hash_comes_back"],
     "0.33.0": ["host_reload_after_preemption"],

@@ -22,6 +22,7 @@ class BlockCacheExclusion(StrEnum):
     MOVED_HASHES = "block_cache.moved_hashes"  # two or more steps in flight where it finds parts of blocks
     CHECKPOINTS_AFTER_PARTS = "block_cache.checkpoints_after_parts"  # passes that leave a state inside, where it does
     WINDOW_BEFORE_LOADS = "block_cache.window_before_loads"  # loads of whole prompts whose last token begins a window
+    CUT_PROMPTS = "block_cache.cut_prompts"  # whole blocks computed for another server, in a model with cached states
     FAILED_LOADS = "block_cache.failed_loads"  # transfers that fail, of other layers than one group with full attention
     BOTH_WAYS = "block_cache.both_ways"  # transfers that also go back from who answers
     LISTS_WITH_LOOKAHEAD = "block_cache.lists_with_lookahead"  # an EAGLE head where other layers have transfers

@@ -174,10 +174,14 @@ def _may_leave_early(config: Json) -> bool:
     return any(config["drafts"] or window <= size for size, window in windows)
 
 
+def _hashed(config: Json) -> int:
+    """The tokens of a hash: of whose multiples the prefix cache finds prefixes."""
+    return int(config.get("tuning", {}).get("match") or gcd(*sizes_of(config)))
+
+
 def has_parts(config: Json) -> bool:
     """A hash covers less than the largest blocks, so that the prefix cache may find parts of them."""
-    sizes = sizes_of(config)
-    return (config.get("tuning", {}).get("match") or gcd(*sizes)) < max(sizes)
+    return _hashed(config) < max(sizes_of(config))
 
 
 def _without(config: Json, *names: str) -> Json:
@@ -433,6 +437,8 @@ class BlockCacheMachine(StemMachine):
         elsewhere, sends, outputs = (0, length, length // 2)[more], length % 2 == 0, 1 + (length * 5 + more) % 12
         if self.excludes(Exclusion.WINDOW_BEFORE_LOADS) and elsewhere == length and self._begins_at_a_block(length):
             elsewhere = 0
+        if self.excludes(Exclusion.CUT_PROMPTS) and self._may_be_cut(length, elsewhere, sends):
+            elsewhere, sends = 0, False
         exchanged = self.begun.config["transfers"] and "host" not in self.begun.config
         if exchanged and self.begun.hands_on(length, elsewhere, sends):
             outputs = 1
@@ -446,6 +452,14 @@ class BlockCacheMachine(StemMachine):
             priority=self._priority(more),
             **({"elsewhere": elsewhere, "sends": sends} if exchanged else {}),
         )
+
+    def _may_be_cut(self, length: int, elsewhere: int, sends: bool) -> bool:
+        """A prompt of this length, which another server goes on from, may be cached to its end, in a model with states:
+        who computes it has one token more, and takes it away.
+        """
+        config = self.begun.config
+        cached = config["caching"] and length % _hashed(config) == 0
+        return bool(cached and _sizes_of_kind(config, MAMBA) and self.begun.hands_on(length, elsewhere, sends))
 
     def _begins_at_a_block(self, length: int) -> bool:
         """The window of the token behind a text of this length begins with a block, in a group of layers."""
