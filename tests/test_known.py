@@ -23,6 +23,7 @@ from conformance.engines import registry
 from conformance.search import check
 from conformance.stems import exclusions
 from conformance.stems.allocator.exclusions import AllocatorExclusion
+from conformance.stems.block_cache.economy import STATES as STATES_IN_USE
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion
 from conformance.stems.block_cache.rules import ATTENTION, CHECKPOINTS, STATES, WINDOWED, BlockCacheMachine
 from conformance.stems.block_cache.run import BlockCacheRun
@@ -50,6 +51,7 @@ PAST: dict[StrEnum, str] = {
     SessionTrimExclusion.STALE: "free_maps_to_nothing",
     SessionTrimExclusion.INHERITED: "mapping_is_live",
     MambaSlotsExclusion.STALE_NAMES: "gone_names_nothing",
+    BlockCacheExclusion.IDLE_STATES: STATES_IN_USE,
 }
 # The exclusions of ``lock_ref`` that runs of ``cache`` read, too.
 IN_CACHE = (
