@@ -351,17 +351,6 @@ EDITS = {
         """,
         "request_keeps_states_in_use",
     ),
-    "a state stays one step longer than the pass in flight that reads it": (
-        {"layers": 3, "drafts": 0, "steps_in_flight": 2},
-        """
-        from vllm.v1.core.single_type_kv_cache_manager import MambaManager
-        def late(self, name, tokens, *more, before={}, remove=MambaManager.remove_skipped_blocks):
-            remove(self, name, before.get(name, 0), *more)
-            before[name] = tokens
-        edit = patch.object(MambaManager, "remove_skipped_blocks", late)
-        """,
-        "request_keeps_states_in_use",
-    ),
 }
 EDITED = """
     from contextlib import nullcontext, suppress
