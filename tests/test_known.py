@@ -228,6 +228,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
         {"layers": [{**ATTENTION, "block_size": 8}, WINDOWED], "drafts": 1, "eagle": False},
     ),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
+    BlockCacheExclusion.PADDED_DRAFTS: (
+        {"layers": [ATTENTION, STATES], "transfers": True, "drafts": 2},
+        {"layers": [ATTENTION, STATES], "transfers": True, "drafts": 0},
+    ),
     BlockCacheExclusion.STATES_WITH_TRANSFERS: (
         {"layers": [ATTENTION, STATES], "transfers": True},
         {"layers": [ATTENTION], "transfers": True},
@@ -285,6 +289,8 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
         (BlockCacheExclusion.PRIORITY, {"policy": "priority", "caching": False}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
+        (BlockCacheExclusion.PADDED_DRAFTS, {"layers": [ATTENTION, STATES], "drafts": 2}),
+        (BlockCacheExclusion.PADDED_DRAFTS, {"layers": [ATTENTION, WINDOWED], "drafts": 2, "transfers": True}),
         (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
         (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [ATTENTION, {**WINDOWED, "block_size": 8}], "eagle": True}),
         (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [{**ATTENTION, "block_size": 8}, STATES], "eagle": True}),

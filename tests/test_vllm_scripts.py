@@ -134,6 +134,15 @@ def repaired(self, request):
     add(self, request)
 Scheduler.add_request = repaired
 """,
+    # A pass that is filled up with placeholders is not cut.
+    "padding_is_cut_at_a_block": """
+from vllm.v1.core.sched.scheduler import Scheduler
+split = Scheduler._mamba_block_aligned_split
+def repaired(self, request, count, *found):
+    left = request.num_tokens - request.num_computed_tokens - sum(found)
+    return count if count > left else split(self, request, count, *found)
+Scheduler._mamba_block_aligned_split = repaired
+""",
     # States behind null blocks are given back, too.
     "states_behind_gaps_stay": """
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
@@ -336,7 +345,7 @@ KEEPS = {
     "0.18.1": ["host_offer_evicts_its_own_key", "host_touch_while_written", "state_read_in_its_step"],
     "0.30.0": [
         *("host_stores_uncomputed_slot", "host_offer_refused_with_room"),
-        *("prompt_is_cut_after_its_hit", "states_behind_gaps_stay"),
+        *("prompt_is_cut_after_its_hit", "states_behind_gaps_stay", "padding_is_cut_at_a_block"),
     ],
     "0.31.0": ["loaded_requests_wait_for_each_other", "adapter_shares_hash_with_salt"],
     "0.32.0": ["moved_hash_comes_back"],

@@ -39,6 +39,7 @@ class BlockCacheExclusion(StrEnum):
     HOST_ANSWERS = "block_cache.host_answers"  # blocks of answers in host memory
     LARGE_STATES = "block_cache.large_states"  # blocks of states that are larger than the smallest blocks
     STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
+    PADDED_DRAFTS = "block_cache.padded_drafts"  # drafts in a model with states, where hits or loads end inside a block
     STATES_WITH_TRANSFERS = "block_cache.states_with_transfers"  # transfers in a model with states
     STATES_IN_ONE_STEP = "block_cache.states_in_one_step"  # two requests in a step of a model whose states are cached
     EAGLE_OF_SIZES = "block_cache.eagle_of_sizes"  # an EAGLE head where a window's blocks are smaller than a hit's unit

@@ -249,7 +249,9 @@ class BlockCacheMachine(StemMachine):
             config["steps_in_flight"] = 1
         in_flight = self.excludes(Exclusion.DRAFTS_IN_FLIGHT) and config["steps_in_flight"] > 1
         states = any(group["kind"] == MAMBA for group in config["layers"])
-        if in_flight or (states and self.excludes(Exclusion.STATES_WITH_DRAFTS)):
+        inside = has_parts(config) or (config["transfers"] and "host" not in config)  # a hit or a load ends in a block
+        padded = states and inside and self.excludes(Exclusion.PADDED_DRAFTS)
+        if in_flight or padded or (states and self.excludes(Exclusion.STATES_WITH_DRAFTS)):
             config |= {"drafts": 0, "eagle": False}
         if self.excludes(Exclusion.LARGE_STATES) and config["caching"] and _has_large_states(config):
             config["layers"] = _of_one_size(config["layers"])
