@@ -305,6 +305,15 @@ def test_an_exclusion_leaves_what_it_does_not_need(member: BlockCacheExclusion, 
     assert machine.avoiding(drawn) == drawn
 
 
+def test_a_draft_model_is_left_out_where_lists_have_a_block_for_its_drafts() -> None:
+    drafter: Json = {"drafts": 2, "eagle": False, "tuning": {"draft_model": True, "match": 4}, "block_size": 4}
+    plain: Json = {**drafter, "policy": "fcfs", "caching": True, "steps_in_flight": 1, "requests": 3, "blocks": 10}
+    exclude = {BlockCacheExclusion.LISTS_WITH_LOOKAHEAD}
+    machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
+    for layers, left in (([ATTENTION, WINDOWED], {"match": 4}), ([ATTENTION], drafter["tuning"])):
+        assert machine.avoiding({**plain, "layers": layers, "transfers": True})["tuning"] == left
+
+
 STATES_FOR_OTHERS: Json = {"layers": [ATTENTION, STATES], "transfers": True, "caching": True, "block_size": 4}
 
 

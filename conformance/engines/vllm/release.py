@@ -411,6 +411,8 @@ class VLLMRelease:
             lacking.append(RETENTION)
         if tuning.match is not None and not self.matches_units:
             lacking.append("prefix_match_unit")
+        if tuning.draft_model and "uses_draft_model" not in self.imported.text("config.speculative"):
+            lacking.append("draft models")
         if lacking:
             raise Unsupported(f"the release does not configure {', '.join(lacking)}")
         return {} if tuning.retention is None else {RETENTION: tuning.retention}

@@ -333,6 +333,8 @@ def _setup(config: Json) -> Setup:
         raise Unsupported("one to four steps are in flight")
     if config.get("eagle") and (not drafts or config["layers"][0]["kind"] == MAMBA):
         raise Unsupported("an EAGLE head drafts, and is in the first group, which has attention")
+    if config.get("tuning", {}).get("draft_model") and config["layers"][0]["kind"] == MAMBA:
+        raise Unsupported("the layers of a draft model are like those of the first group, and have attention")
     if config.get("transfers") and len(set(sizes)) > 1:
         raise Unsupported("transfers are driven where all groups of layers have blocks of one size")
     if len(state_sizes) > 1:
@@ -386,6 +388,7 @@ def _tuning(config: Json) -> Tuning:
         config.get("junctions", False),
         config.get("whole_hits", False),
         config.get("adaptive", False),
+        config.get("draft_model", False),
         config.get("short_hashes", False),
     )
 

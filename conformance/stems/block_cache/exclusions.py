@@ -28,7 +28,7 @@ class BlockCacheExclusion(StrEnum):
     CUT_PROMPTS = "block_cache.cut_prompts"  # whole blocks computed for another server, in a model with cached states
     FAILED_LOADS = "block_cache.failed_loads"  # transfers that fail, of other layers than one group with full attention
     BOTH_WAYS = "block_cache.both_ways"  # transfers that also go back from who answers
-    LISTS_WITH_LOOKAHEAD = "block_cache.lists_with_lookahead"  # an EAGLE head where other layers have transfers
+    LISTS_WITH_LOOKAHEAD = "block_cache.lists_with_lookahead"  # drafts with KV cache where other layers have transfers
     CROWDED_LOADS = "block_cache.crowded_loads"  # transfers where the blocks are not enough for all requests together
     HOST_RESET_AGAIN = "block_cache.host_reset_again"  # two resets of host memory without a step between them
     HOST_RESET_UNDER_LOAD = "block_cache.host_reset_under_load"  # resets of host memory while a request loads from it

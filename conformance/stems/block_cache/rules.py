@@ -62,7 +62,7 @@ HOST_POOLS = tuple(  # host memory as a pool of blocks
     for slots, pool in ((24, "eager"), (6, "eager"), (24, "lazy"), (9, "lazy"))
 )
 TUNINGS: tuple[Json | None, ...] = (
-    *(None, {"retention": 0}, {"retention": 8}, {"retention": 0}),
+    *(None, {"retention": 0}, {"retention": 8}, {"draft_model": True}),
     *({"retention": 0, "whole_prompts": False}, {"watermark": 2}, {"retention": 0, "interval": 2}),
     *({"match": 1}, {"retention": 0, "match": 2}, {"retention": 0, "match": 1}),
     {"retention": 0, "match": 2, "junctions": True},
@@ -92,12 +92,14 @@ lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from(
 moves = st.lists(st.tuples(picks, lengths, forks, st.integers(0, 2)), min_size=4, max_size=8)
 
 
-def _with_groups(config: Json) -> Json:
-    """What was drawn, with several groups of layers where the prefix cache is to find parts of blocks: a server with
-    one group finds whole blocks alone.
+def _as_tuned(config: Json) -> Json:
+    """What was drawn, with several groups of layers where the prefix cache is to find parts of blocks, since a server
+    with one group finds whole blocks alone; and with drafts where these come from a draft model.
     """
-    matches = config["tuning"] is not None and "match" in config["tuning"]
-    return {**config, "layers": PARTS} if matches and len(LAYERS[config["layers"]]) == 1 else config
+    tuning = config["tuning"] or {}
+    if "match" in tuning and len(LAYERS[config["layers"]]) == 1:
+        return {**config, "layers": PARTS}
+    return {**config, "drafts": DRAFTS.index((2, False))} if tuning.get("draft_model") else config
 
 
 def _others(config: Json, known: Json) -> list[Json]:
@@ -193,7 +195,7 @@ class BlockCacheMachine(StemMachine):
 
     run: BlockCacheRun | None
 
-    @initialize(config=st.fixed_dictionaries(CONFIG).map(_with_groups))
+    @initialize(config=st.fixed_dictionaries(CONFIG).map(_as_tuned))
     def start(self, config: Json) -> None:
         """Makes a scheduler of a drawn size and kind, and the law. What the engine does not support is left out, one
         thing after the other.
@@ -270,6 +272,8 @@ class BlockCacheMachine(StemMachine):
         of_servers = config["transfers"] and "host" not in config and config["layers"] != [ATTENTION]
         if self.excludes(Exclusion.LISTS_WITH_LOOKAHEAD) and of_servers:
             config["eagle"] = False
+            if config.get("tuning", {}).get("draft_model"):
+                config["tuning"] = _without(config["tuning"], "draft_model")
         if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and _may_leave_early(config):
             config["events"] = False
         if has_parts(config):
