@@ -510,6 +510,11 @@ class VLLMRelease:
         """Lists of blocks that are given back, each once a step in flight is done."""
         return [blocks for _, blocks in getattr(scheduler, "deferred_frees", ())]
 
+    @staticmethod
+    def pinned(manager: Any) -> list[Any]:
+        """The blocks with the state of a part that 0.27.1 keeps for a connector until their request ends."""
+        return [block for blocks in getattr(manager, "_partial_tail_pins", {}).values() for block in blocks]
+
     def _server_connector(self, config: Any, groups: Any, setup: Setup) -> ServerConnector:
         """The release's own connector between servers, the scheduler's half."""
         module = next((name for name in SERVERS if self.imported.has(name)), None)

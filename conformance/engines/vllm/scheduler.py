@@ -212,8 +212,11 @@ class VLLMScheduler:
         )
 
     def _held(self) -> Mapping[int, int]:
-        """How many copies hold each block, from block to block and to or from host memory."""
-        return Counter(self._watched.held()) + Counter({} if self._host is None else self._host.held())
+        """How many copies hold each block, from block to block and to or from host memory, with those that a connector
+        may ask for.
+        """
+        asked = numbers(self._release.pinned(self._manager))
+        return Counter(self._watched.held()) + Counter({} if self._host is None else self._host.held()) + Counter(asked)
 
     def published(self) -> PublishedEvents | None:
         """What the scheduler has published, and what the pool has said since, beside the hashes that the pool has."""
