@@ -239,6 +239,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.STATES_IN_ONE_STEP: ({"layers": [STATES]}, {"layers": [STATES], "requests": 1}),
     BlockCacheExclusion.EVENTS_OF_PARTS: ({**PARTS, "events": True}, {**PARTS, "events": False}),
     BlockCacheExclusion.PARTS_IN_ONE_STEP: (PARTS, {**PARTS, "requests": 1}),
+    BlockCacheExclusion.LOADED_PARTS: (
+        {"layers": [ATTENTION, STATES], "tuning": {"match": 2}, "transfers": True},
+        {"layers": [ATTENTION, STATES], "tuning": {}, "transfers": True},
+    ),
     BlockCacheExclusion.MOVED_HASHES: ({**PARTS, "steps_in_flight": 2}, {**PARTS, "steps_in_flight": 1}),
     BlockCacheExclusion.CHECKPOINTS_AFTER_PARTS: (
         {"layers": [CHECKPOINTS], "tuning": {"match": 2}},

@@ -134,6 +134,16 @@ def repaired(self, request):
     add(self, request)
 Scheduler.add_request = repaired
 """,
+    # A request that needs no new block runs, too.
+    "copy_takes_the_place_of_a_loaded_state": """
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+allocate = MambaManager.allocate_new_blocks
+def repaired(self, request, *tokens):
+    made = allocate(self, request, *tokens)
+    self._allocated_block_reqs.add(request)
+    return made
+MambaManager.allocate_new_blocks = repaired
+""",
     # A pass that is filled up with placeholders is not cut.
     "padding_is_cut_at_a_block": """
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -346,6 +356,7 @@ KEEPS = {
     "0.30.0": [
         *("host_stores_uncomputed_slot", "host_offer_refused_with_room"),
         *("prompt_is_cut_after_its_hit", "states_behind_gaps_stay", "padding_is_cut_at_a_block"),
+        "copy_takes_the_place_of_a_loaded_state",
     ],
     "0.31.0": ["loaded_requests_wait_for_each_other", "adapter_shares_hash_with_salt"],
     "0.32.0": ["moved_hash_comes_back"],

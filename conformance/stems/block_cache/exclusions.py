@@ -24,6 +24,7 @@ class BlockCacheExclusion(StrEnum):
     PARTS_IN_ONE_STEP = "block_cache.parts_in_one_step"  # two requests in a step where it finds parts of blocks
     MOVED_HASHES = "block_cache.moved_hashes"  # two or more steps in flight where it finds parts of blocks
     CHECKPOINTS_AFTER_PARTS = "block_cache.checkpoints_after_parts"  # passes that leave a state inside, where it does
+    LOADED_PARTS = "block_cache.loaded_parts"  # transfers of states where it does
     WINDOW_BEFORE_LOADS = "block_cache.window_before_loads"  # loads of whole prompts whose last token begins a window
     CUT_PROMPTS = "block_cache.cut_prompts"  # whole blocks computed for another server, in a model with cached states
     FAILED_LOADS = "block_cache.failed_loads"  # transfers that fail, of other layers than one group with full attention

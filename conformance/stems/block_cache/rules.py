@@ -294,6 +294,8 @@ class BlockCacheMachine(StemMachine):
         if self.excludes(Exclusion.MOVED_HASHES) and states:
             config = {**config, "steps_in_flight": 1}
         others = config["transfers"] and "host" not in config  # of which states may lag behind attention
+        if self.excludes(Exclusion.LOADED_PARTS) and others and states:
+            config = {**config, "tuning": _without(config["tuning"], "match")}
         if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and (retention != 0 or config["eagle"] or others):
             config = {**config, "layers": _without_checkpoints(config["layers"])}
         return config
