@@ -337,11 +337,12 @@ def test_no_prompt_that_may_be_cut_is_computed_for_another_server(
     config: Json, length: int, part: int, avoided: tuple[int, bool]
 ) -> None:
     config = {**STATES_FOR_OTHERS, **config}
-    hands_on: Any = partial(BlockCacheRun.hands_on, SimpleNamespace(config=config))
+    run: Any = SimpleNamespace(config=config, waiting=list)
+    run.hands_on = partial(BlockCacheRun.hands_on, run)
     drawn = ((0, length, length // 2)[part], length % 2 == 0)
     for exclude, expected in (({BlockCacheExclusion.CUT_PROMPTS}, avoided), (set(), drawn)):
         machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
-        machine.run, machine.number = SimpleNamespace(config=config, hands_on=hands_on, waiting=list), 0
+        machine.run, machine.number = run, 0
         sent: list[Json] = []
         machine.do = lambda op, sent=sent, **arguments: sent.append({"op": op, **arguments})
         machine._come(length, 0, part)
