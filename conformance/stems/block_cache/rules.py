@@ -62,8 +62,8 @@ HOST_POOLS = tuple(  # host memory as a pool of blocks
     for slots, pool in ((24, "eager"), (6, "eager"), (24, "lazy"), (9, "lazy"))
 )
 TUNINGS: tuple[Json | None, ...] = (
-    *(None, {"retention": 0}, {"retention": 8}, {"draft_model": True}),
-    *({"retention": 0, "whole_prompts": False}, {"watermark": 2}, {"retention": 0, "interval": 2}),
+    *(None, {"retention": 0}, {"retention": 8}, {"retention": 0}),
+    *({"retention": 0, "whole_prompts": False}, {"watermark": 2, "draft_model": True}, {"retention": 0, "interval": 2}),
     *({"match": 1}, {"retention": 0, "match": 2}, {"retention": 0, "match": 1}),
     {"retention": 0, "match": 2, "junctions": True},
     {"retention": 0, "match": 1, "whole_hits": True},
