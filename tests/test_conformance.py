@@ -28,8 +28,9 @@ from conformance.planted.faults.known_bugs import FAULTS, Fault
 from conformance.planted.faults.show import show
 from conformance.search import check
 from conformance.search.check import Search
+from conformance.stems.block_cache.economy import STATES
 from conformance.stems.block_cache.host import COPIES_END
-from conformance.stems.block_cache.run import ABORT, ENDS, PROGRESS
+from conformance.stems.block_cache.run import ABORT, COMPUTES_OWN, ENDS, PROGRESS
 from conformance.stems.block_pool.run import FINDS, OFFERED
 from conformance.stems.found import law_of
 from conformance.stems.host_server.run import HEARS, WAITS
@@ -59,6 +60,8 @@ RUN_LAWS = {
     ENOUGH,
     OWNED,
     PROGRESS,
+    COMPUTES_OWN,
+    STATES,
     ROW_OWNED,
     SLOT_OWNED,
     QUIESCENT,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +24,11 @@ from conformance.engines import registry
 from conformance.search import check
 from conformance.stems import exclusions
 from conformance.stems.allocator.exclusions import AllocatorExclusion
+from conformance.stems.block_cache.economy import STATES as STATES_IN_USE
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion
 from conformance.stems.block_cache.protocol import RUNNING, Launched, RequestPass
 from conformance.stems.block_cache.rules import ATTENTION, CHECKPOINTS, STATES, WINDOWED, BlockCacheMachine
+from conformance.stems.block_cache.run import BlockCacheRun
 from conformance.stems.block_pool.exclusions import BlockPoolExclusion
 from conformance.stems.cache.exclusions import CacheExclusion
 from conformance.stems.exclusions import known as known_exclusions
@@ -51,6 +53,7 @@ PAST: dict[StrEnum, str] = {
     SessionTrimExclusion.STALE: "free_maps_to_nothing",
     SessionTrimExclusion.INHERITED: "mapping_is_live",
     MambaSlotsExclusion.STALE_NAMES: "gone_names_nothing",
+    BlockCacheExclusion.IDLE_STATES: STATES_IN_USE,
 }
 # The exclusions of ``lock_ref`` that runs of ``cache`` read, too.
 IN_CACHE = (
@@ -175,6 +178,7 @@ def test_every_exclusion_is_looked_for_above() -> None:
         *AVOIDED,
         *OF_HOST_MEMORY,
         *OF_ANSWERS,
+        BlockCacheExclusion.CUT_PROMPTS,  # our scheduler has no transfers of states
     }
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
 
@@ -238,6 +242,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
         {"layers": [{**ATTENTION, "block_size": 8}, WINDOWED], "drafts": 1, "eagle": False},
     ),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
+    BlockCacheExclusion.PADDED_DRAFTS: (
+        {"layers": [ATTENTION, STATES], "transfers": True, "drafts": 2},
+        {"layers": [ATTENTION, STATES], "transfers": True, "drafts": 0},
+    ),
     BlockCacheExclusion.STATES_WITH_TRANSFERS: (
         {"layers": [ATTENTION, STATES], "transfers": True},
         {"layers": [ATTENTION], "transfers": True},
@@ -245,6 +253,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.STATES_IN_ONE_STEP: ({"layers": [STATES]}, {"layers": [STATES], "requests": 1}),
     BlockCacheExclusion.EVENTS_OF_PARTS: ({**PARTS, "events": True}, {**PARTS, "events": False}),
     BlockCacheExclusion.PARTS_IN_ONE_STEP: (PARTS, {**PARTS, "requests": 1}),
+    BlockCacheExclusion.LOADED_PARTS: (
+        {"layers": [ATTENTION, STATES], "tuning": {"match": 2}, "transfers": True},
+        {"layers": [ATTENTION, STATES], "tuning": {}, "transfers": True},
+    ),
     BlockCacheExclusion.MOVED_HASHES: ({**PARTS, "steps_in_flight": 2}, {**PARTS, "steps_in_flight": 1}),
     BlockCacheExclusion.CHECKPOINTS_AFTER_PARTS: (
         {"layers": [CHECKPOINTS], "tuning": {"match": 2}},
@@ -295,6 +307,8 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
         (BlockCacheExclusion.PRIORITY, {"policy": "priority", "caching": False}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
+        (BlockCacheExclusion.PADDED_DRAFTS, {"layers": [ATTENTION, STATES], "drafts": 2}),
+        (BlockCacheExclusion.PADDED_DRAFTS, {"layers": [ATTENTION, WINDOWED], "drafts": 2, "transfers": True}),
         (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
         (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "drafts": 0, "steps_in_flight": 2}),
         (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "both_ways": False, "steps_in_flight": 2}),
@@ -355,6 +369,46 @@ def test_drafts_are_accepted_unless_a_known_engine_gives_away_what_ends_with_the
     add = {"op": "add", "request": 7, "tokens": [1, 2, 3, 4], "elsewhere": how["elsewhere"]}
     machine.lock = SimpleNamespace(trace=SimpleNamespace(steps=[add, {"op": "schedule"}]))
     assert machine._accepted(2) == accepted
+
+
+def test_a_draft_model_is_left_out_where_lists_have_a_block_for_its_drafts() -> None:
+    drafter: Json = {"drafts": 2, "eagle": False, "tuning": {"draft_model": True, "match": 4}, "block_size": 4}
+    plain: Json = {**drafter, "policy": "fcfs", "caching": True, "steps_in_flight": 1, "requests": 3, "blocks": 10}
+    exclude = {BlockCacheExclusion.LISTS_WITH_LOOKAHEAD}
+    machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
+    for layers, left in (([ATTENTION, WINDOWED], {"match": 4}), ([ATTENTION], drafter["tuning"])):
+        assert machine.avoiding({**plain, "layers": layers, "transfers": True})["tuning"] == left
+
+
+STATES_FOR_OTHERS: Json = {"layers": [ATTENTION, STATES], "transfers": True, "caching": True, "block_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "part", "avoided"),  # part: nothing, all or half of the prompt is elsewhere
+    [
+        ({}, 8, 0, (0, False)),
+        ({"both_ways": True}, 12, 2, (0, False)),
+        ({"tuning": {"match": 2}}, 6, 0, (0, False)),
+        ({}, 6, 0, (0, True)),  # the last block is not whole
+        ({}, 8, 1, (8, True)),  # another server has computed the whole prompt
+        ({"caching": False}, 8, 0, (0, True)),
+        ({"layers": [ATTENTION, WINDOWED]}, 8, 0, (0, True)),
+    ],
+)
+def test_no_prompt_that_may_be_cut_is_computed_for_another_server(
+    config: Json, length: int, part: int, avoided: tuple[int, bool]
+) -> None:
+    config = {**STATES_FOR_OTHERS, **config}
+    run: Any = SimpleNamespace(config=config, waiting=list)
+    run.hands_on = partial(BlockCacheRun.hands_on, run)
+    drawn = ((0, length, length // 2)[part], length % 2 == 0)
+    for exclude, expected in (({BlockCacheExclusion.CUT_PROMPTS}, avoided), (set(), drawn)):
+        machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
+        machine.run, machine.number = run, 0
+        sent: list[Json] = []
+        machine.do = lambda op, sent=sent, **arguments: sent.append({"op": op, **arguments})
+        machine._come(length, 0, part)
+        assert [(step["elsewhere"], step["sends"]) for step in sent] == [expected]
 
 
 @pytest.mark.parametrize("stem", ["allocator", "session_trim"])

@@ -39,7 +39,7 @@ SET = {
     "model": "there is none",
     "max_model_len": "drawn",
     "num_speculative_tokens": "drawn",
-    "method": "drawn: an EAGLE head or none",
+    "method": "drawn: an EAGLE head, a draft model or none",
     "kv_load_failure_policy": "drawn: recompute or fail",
     "enable_kv_cache_events": "drawn",
     "publisher": "nobody listens outside of the process",
@@ -114,6 +114,20 @@ def test_as_many_steps_are_in_flight_as_the_release_would_keep(release: Path, st
     assert ("--async-scheduling" in told, "--no-async-scheduling" in told) == (steps > 1, steps == 1)
     staged = f" --pipeline-parallel-size {stand_in.parallel_config.pipeline_parallel_size}"
     assert (staged in told, told.startswith("VLLM_USE_V2_MODEL_RUNNER=1 ")) == (steps > 2, steps > 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "eagle", "has_model"), [("ngram", False, False), ("draft_model", False, True), ("mtp", True, True)]
+)
+def test_drafts_with_kv_cache_get_slots_as_the_release_gives_them(
+    release: Path, method: str, eagle: bool, has_model: bool
+) -> None:
+    stand_in = plain(eagle=eagle, tuning=Tuning(draft_model=has_model))
+    for name in ("num_lookahead_tokens", "num_prefill_lookahead_tokens"):
+        assert computed(release, name, stand_in) == vars(stand_in)[name]
+    assert stand_in.num_lookahead_tokens == (2 if has_model else 0)
+    told = causes.launch({**OPTIONS, "drafts": 2, "eagle": eagle, "tuning": {"draft_model": has_model}})
+    assert f'"method": "{method}"' in told
 
 
 def test_without_its_stages_a_server_has_two_steps_in_flight() -> None:

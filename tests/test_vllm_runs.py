@@ -449,6 +449,52 @@ def test_an_older_release_has_no_more_than_two_steps_in_flight() -> None:
     assert answer("0.22.1", script) == ["", "the release's asynchronous scheduler serves no model with pipeline stages"]
 
 
+DRAFT_MODEL = """
+    told = {}
+    for tuning in ({}, {"draft_model": True}):
+        config = {**runs.config("full"), "drafts": 2, "eagle": False, "steps_in_flight": 1, "tuning": tuning}
+        engine = makers["block_cache"](config)
+        engine.add(1, list(range(2, config["block_size"])), 4)
+        engine.schedule()
+        engine.complete({1: [9]})
+        engine.schedule()
+        told[json.dumps(tuning)] = len(engine.snapshot().requests[1].tables[0])
+    print(json.dumps([*told.values()]))
+"""
+
+
+@pytest.mark.parametrize("release", ["0.15.1", RELEASES[-1]])
+def test_the_drafts_of_a_model_have_slots(release: str) -> None:
+    """Two passes compute one token less than a block has. A draft model writes behind them, and n-grams do not."""
+    assert answer(release, DRAFT_MODEL) == [1, 2]
+
+
+PINNED = """
+    from conformance.driver.lockstep import LockStep
+    from conformance.stems.block_cache.run import BlockCacheRun
+    layers = [{"kind": "full"}, {"kind": "mamba"}]
+    transfers = {"transfers": True, "reoffers": False, "failure": "recompute"}
+    config = {**runs.config("full"), **transfers, "layers": layers, "tuning": {"match": 1}, "steps_in_flight": 1}
+    run = BlockCacheRun(makers["block_cache"](config), config)
+    lock = LockStep(run, config)
+    lock.do("add", request=1, tokens=[5], outputs=3)
+    told = []
+    for _ in range(3):
+        lock.do("schedule")
+        told.append(len(run.seen.lent))
+        lock.do("complete")
+    lock.do("audit")
+    print(json.dumps([*told, len(run.seen.lent)]))
+"""
+
+
+def test_a_state_that_is_kept_for_a_connector_is_held_by_no_request() -> None:
+    """Of 0.27.1 alone: the prefix cache gets a copy of the state after a part of a block, and the copy is kept until
+    its request ends, for a connector that stores it.
+    """
+    assert answer("0.27.1", PINNED) == [0, 1, 1, 0]
+
+
 PLACEHOLDERS = """
     from conformance.driver.lockstep import LockStep
     from conformance.stems.block_cache.run import BlockCacheRun

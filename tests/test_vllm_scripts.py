@@ -135,6 +135,46 @@ def repaired(self, hashes, most):
     return blocks, [length for _ in blocks]
 HybridKVCacheCoordinator.find_longest_cache_hit_per_group = repaired
 """,
+    # A prompt loses its last token when it comes.
+    "prompt_is_cut_after_its_hit": """
+from vllm.v1.core.sched.scheduler import Scheduler
+add = Scheduler.add_request
+def repaired(self, request):
+    if request.kv_transfer_params.get("do_remote_decode"):
+        self.connector._truncate_mamba_request_for_prefill(request)
+    add(self, request)
+Scheduler.add_request = repaired
+""",
+    # A request that needs no new block runs, too.
+    "copy_takes_the_place_of_a_loaded_state": """
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+allocate = MambaManager.allocate_new_blocks
+def repaired(self, request, *tokens):
+    made = allocate(self, request, *tokens)
+    self._allocated_block_reqs.add(request)
+    return made
+MambaManager.allocate_new_blocks = repaired
+""",
+    # A pass that is filled up with placeholders is not cut.
+    "padding_is_cut_at_a_block": """
+from vllm.v1.core.sched.scheduler import Scheduler
+split = Scheduler._mamba_block_aligned_split
+def repaired(self, request, count, *found):
+    left = request.num_tokens - request.num_computed_tokens - sum(found)
+    return count if count > left else split(self, request, count, *found)
+Scheduler._mamba_block_aligned_split = repaired
+""",
+    # States behind null blocks are given back, too.
+    "states_behind_gaps_stay": """
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+def repaired(self, request, first, last):
+    blocks = self.req_to_blocks[request]
+    idle = [at for at in range(first, min(last, len(blocks))) if not blocks[at].is_null]
+    self.block_pool.free_blocks([blocks[at] for at in idle])
+    for at in idle:
+        blocks[at] = self._null_block
+MambaManager._remove_blocks_in_range = repaired
+""",
     # The look-up drops no block for the EAGLE head, so that it asserts nothing.
     "hit_stops_where_blocks_differ": """
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
@@ -324,7 +364,11 @@ KEEPS = {
     ],
     "0.20.2": ["hit_stops_where_blocks_differ"],
     "0.18.1": ["host_offer_evicts_its_own_key", "host_touch_while_written", "state_read_in_its_step"],
-    "0.30.0": ["host_stores_uncomputed_slot", "host_offer_refused_with_room"],
+    "0.30.0": [
+        *("host_stores_uncomputed_slot", "host_offer_refused_with_room"),
+        *("prompt_is_cut_after_its_hit", "states_behind_gaps_stay", "padding_is_cut_at_a_block"),
+        "copy_takes_the_place_of_a_loaded_state",
+    ],
     "0.31.0": ["loaded_requests_wait_for_each_other", "adapter_shares_hash_with_salt"],
     "0.32.0": ["moved_hash_comes_back"],
     "0.33.0": ["host_reload_after_preemption", "tokens_past_the_end_are_told"],

@@ -127,7 +127,8 @@ PAIRED = """
     answers = []
     for local, remote in cases:
         try:
-            answers.append([[[*each] for each in lists] for lists in engine._connectors.servers.half.pairs(local, remote)])
+            pairs = engine._connectors.servers.half.pairs(local, remote)
+            answers.append([[[*each] for each in lists] for lists in pairs])
         except AssertionError:
             answers.append("stops")
     print(json.dumps(answers))

@@ -401,6 +401,8 @@ class VLLMRelease:
             lacking.append(RETENTION)
         if tuning.match is not None and not self.matches_units:
             lacking.append("prefix_match_unit")
+        if tuning.draft_model and "uses_draft_model" not in self.imported.text("config.speculative"):
+            lacking.append("draft models")
         if lacking:
             raise Unsupported(f"the release does not configure {', '.join(lacking)}")
         return {} if tuning.retention is None else {RETENTION: tuning.retention}
@@ -516,6 +518,11 @@ class VLLMRelease:
             "kv_connector_extra_config": settings.between_servers(setup),
         }
         return partial(connectors.both, self.imported, servers=servers, host=host, asked=asked)
+
+    @staticmethod
+    def pinned(manager: Any) -> list[Any]:
+        """The blocks with the state of a part that 0.27.1 keeps for a connector until their request ends."""
+        return [block for blocks in getattr(manager, "_partial_tail_pins", {}).values() for block in blocks]
 
     def _server_connector(self, config: Any, groups: Any, setup: Setup) -> ServerConnector:
         """The release's own connector between servers, the scheduler's half."""

@@ -190,8 +190,11 @@ class VLLMScheduler:
         )
 
     def _held(self) -> Mapping[int, int]:
-        """How many copies hold each block, from block to block and to or from host memory."""
-        return Counter(self._watched.held()) + Counter({} if self._host is None else self._host.held())
+        """How many copies hold each block, from block to block and to or from host memory, with those that a connector
+        may ask for.
+        """
+        asked = numbers(self._release.pinned(self._manager))
+        return Counter(self._watched.held()) + Counter({} if self._host is None else self._host.held()) + Counter(asked)
 
     def published(self) -> PublishedEvents | None:
         """What the scheduler has published, and what the pool has said since, beside the hashes that the pool has."""
@@ -311,6 +314,8 @@ def _setup(config: Json) -> Setup:
         raise Unsupported("one to four steps are in flight")
     if config.get("eagle") and (not drafts or config["layers"][0]["kind"] == MAMBA):
         raise Unsupported("an EAGLE head drafts, and is in the first group, which has attention")
+    if config.get("tuning", {}).get("draft_model") and config["layers"][0]["kind"] == MAMBA:
+        raise Unsupported("the layers of a draft model are like those of the first group, and have attention")
     if config.get("transfers") and len(set(sizes)) > 1:
         raise Unsupported("transfers are driven where all groups of layers have blocks of one size")
     if len(state_sizes) > 1:
@@ -365,6 +370,7 @@ def _tuning(config: Json) -> Tuning:
         config.get("junctions", False),
         config.get("whole_hits", False),
         config.get("adaptive", False),
+        config.get("draft_model", False),
         config.get("short_hashes", False),
     )
 

@@ -48,6 +48,7 @@ class Tuning:
     junctions: bool = False
     whole_hits: bool = False
     adaptive: bool = False
+    draft_model: bool = False
     short_hashes: bool = False
 
 
@@ -59,7 +60,8 @@ class Setup:
     smallest. ``state_size``: tokens of a block of states. ``blocks``: of the pool, with the null block. ``batch``: most
     tokens of a step. ``requests``: most requests that run at once. ``max_length``: most tokens of a request.
     ``threshold``: most tokens of a chunk of a prompt, 0 for any number. ``drafts``: draft tokens of a request in a
-    step. ``eagle``: the drafts come from an EAGLE head, which has KV cache of its own; else from n-grams.
+    step. ``eagle``: the drafts come from an EAGLE head, which has KV cache of its own; else from n-grams or, where that
+    is tuned, a draft model.
     ``steps_in_flight``: 1, 2 with the asynchronous scheduler, or more where the model is also split into pipeline
     stages. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what it stores and
     removes. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a transfer of which
@@ -109,6 +111,18 @@ class Setup:
         return max(1, self.steps_in_flight - 1)
 
     @property
+    def has_draft_model(self) -> bool:
+        """The drafts come from a model of their own."""
+        return self.tuning.draft_model and self.drafts > 0 and not self.eagle
+
+    @property
+    def lookahead(self) -> int:
+        """Tokens behind those of a pass for which a request gets slots: of an EAGLE head or a draft model, which write
+        KV cache for what they draft.
+        """
+        return self.drafts if self.eagle or self.has_draft_model else 0
+
+    @property
     def shortens_hits(self) -> bool:
         """A hit is made shorter for the layers of an EAGLE head, unless hashes cover what these layers have read."""
         return self.eagle and not self.tuning.whole_hits
@@ -141,7 +155,7 @@ def config(setup: Setup) -> StandIn:
         is_mm_encoder_only=False,
         use_v2_model_runner=setup.stages > 1,
         num_speculative_tokens=setup.drafts,
-        num_lookahead_tokens=setup.drafts if setup.eagle else 0,
+        num_lookahead_tokens=setup.lookahead,
         num_prefill_lookahead_tokens=int(setup.eagle),
         num_hash_lookahead_tokens=setup.hash_lookahead,
         max_in_flight_tokens=setup.batch * in_flight,
@@ -265,7 +279,7 @@ def _observability() -> StandIn:
 
 def _speculation(setup: Setup) -> StandIn:
     return StandIn(
-        method="eagle" if setup.eagle else "ngram",
+        method="eagle" if setup.eagle else "draft_model" if setup.has_draft_model else "ngram",
         num_speculative_tokens=setup.drafts,
         num_speculative_tokens_per_batch_size=None,
         max_num_new_slots_for_drafting=0,
@@ -274,7 +288,7 @@ def _speculation(setup: Setup) -> StandIn:
         use_eagle=_always(setup.eagle),
         use_eagle_block_drop=_always(setup.shortens_hits),
         needs_eagle_block_drop=_always(setup.eagle),
-        uses_draft_model=_always(False),
+        uses_draft_model=_always(setup.has_draft_model),
         uses_extract_hidden_states=_always(False),
         use_multi_module_mtp=_always(False),
         use_dflash=_always(False),

@@ -71,7 +71,8 @@ class TuningConfig(TypedDict):
     ``junctions``: layers with states also keep a state where texts part inside a block. ``whole_hits``: a hit is not
     made shorter for the layers of an EAGLE head. ``short_hashes``: a hash does not cover the token behind its block,
     which such layers have read, so that a hit is made shorter for them. ``adaptive``: a chunk of a prompt is no shorter
-    than its share of a step.
+    than its share of a step. ``draft_model``: drafts that do not come from an EAGLE head come from a model of their
+    own, whose layers are like those of the first group, and not from n-grams.
     """
 
     retention: NotRequired[Annotated[int, whole(0, 64)]]
@@ -83,6 +84,7 @@ class TuningConfig(TypedDict):
     whole_hits: NotRequired[bool]
     short_hashes: NotRequired[bool]
     adaptive: NotRequired[bool]
+    draft_model: NotRequired[bool]
 
 
 Layers = Annotated[list[Annotated[LayersConfig, AfterValidator(_with_window)]], AfterValidator(_few)]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from conformance.stems.block_cache.economy import STATES
+from conformance.stems.exclusions import LookedPast
+
 
 class BlockCacheExclusion(StrEnum):
     """What runs of ``block_cache`` avoid."""
@@ -21,7 +24,9 @@ class BlockCacheExclusion(StrEnum):
     PARTS_IN_ONE_STEP = "block_cache.parts_in_one_step"  # two requests in a step where it finds parts of blocks
     MOVED_HASHES = "block_cache.moved_hashes"  # two or more steps in flight where it finds parts of blocks
     CHECKPOINTS_AFTER_PARTS = "block_cache.checkpoints_after_parts"  # passes that leave a state inside, where it does
+    LOADED_PARTS = "block_cache.loaded_parts"  # transfers of states where it does
     WINDOW_BEFORE_LOADS = "block_cache.window_before_loads"  # loads of whole prompts whose last token begins a window
+    CUT_PROMPTS = "block_cache.cut_prompts"  # whole blocks computed for another server, in a model with cached states
     FAILED_LOADS = "block_cache.failed_loads"  # transfers that fail, of other layers than one group with full attention
     BOTH_WAYS = "block_cache.both_ways"  # transfers that also go back from who answers
     STATES_AFTER_DRAFTS = "block_cache.states_after_drafts"  # answers that other servers read, of a model with states,
@@ -30,11 +35,9 @@ class BlockCacheExclusion(StrEnum):
     # with them is in flight
     ANSWERS_CUT_OFF = "block_cache.answers_cut_off"  # answers that other servers read, and that end before the last
     # draft that is accepted
-    TABLES_AHEAD = (
-        "block_cache.tables_ahead"  # drafts in a model with states, in two or more steps in flight, where other
-    )
-    # servers read answers
-    LISTS_WITH_LOOKAHEAD = "block_cache.lists_with_lookahead"  # an EAGLE head where other layers have transfers
+    # Drafts in a model with states, in two or more steps in flight, where other servers read answers.
+    TABLES_AHEAD = "block_cache.tables_ahead"
+    LISTS_WITH_LOOKAHEAD = "block_cache.lists_with_lookahead"  # drafts with KV cache where other layers have transfers
     CROWDED_LOADS = "block_cache.crowded_loads"  # transfers where the blocks are not enough for all requests together
     HOST_RESET_AGAIN = "block_cache.host_reset_again"  # two resets of host memory without a step between them
     HOST_RESET_UNDER_LOAD = "block_cache.host_reset_under_load"  # resets of host memory while a request loads from it
@@ -45,10 +48,14 @@ class BlockCacheExclusion(StrEnum):
     HOST_ANSWERS = "block_cache.host_answers"  # blocks of answers in host memory
     LARGE_STATES = "block_cache.large_states"  # blocks of states that are larger than the smallest blocks
     STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
+    PADDED_DRAFTS = "block_cache.padded_drafts"  # drafts in a model with states, where hits or loads end inside a block
     STATES_WITH_TRANSFERS = "block_cache.states_with_transfers"  # transfers in a model with states
     STATES_IN_ONE_STEP = "block_cache.states_in_one_step"  # two requests in a step of a model whose states are cached
     EAGLE_OF_SIZES = "block_cache.eagle_of_sizes"  # an EAGLE head where a window's blocks are smaller than a hit's unit
+    IDLE_STATES = "block_cache.idle_states"  # states that a request keeps and that no pass uses
     SALTS = "block_cache.salts"  # requests with a cache salt
 
 
 EXCLUSIONS = BlockCacheExclusion
+# A known difference that no rule can avoid: a run with the exclusion does not end at the finding on the law.
+LOOKED_PAST = {BlockCacheExclusion.IDLE_STATES: LookedPast(STATES, where_latent=True)}

@@ -439,10 +439,10 @@ class Follower:
                 raise Finding(law.name, law.sentence, detail, kind=INVARIANT)
 
     def _since(self, row: int, start: int, earliest: int) -> int:
-        """The first place of a row that a pass uses. A transfer may get the states before it; without a prefix cache
-        all states are in the first places. What a request keeps of its states is judged where nothing is transferred.
+        """The first place of a row that a pass uses. A transfer may get the states before it, and without transfers
+        nobody may keep them; without a prefix cache all states are in the first places.
         """
-        if self._loads_states and has_states(self.state, row):
+        if (self._loads_states or self.economy is not None) and has_states(self.state, row):
             return first_state(self.state, row, earliest)
         return first_read(self.state, row, start)
 

@@ -222,7 +222,7 @@ class BlockCacheEngine(Engine, Protocol):
     free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where its
     whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so many
     tokens, not of whole blocks alone, and a request goes on in a copy of the last block; ``junctions``, ``whole_hits``,
-    ``short_hashes``, ``adaptive``: see ``TuningConfig``).
+    ``short_hashes``, ``adaptive``, ``draft_model``: see ``TuningConfig``).
 
     ``moves``: what was done to blocks in the last call, in order.
     """

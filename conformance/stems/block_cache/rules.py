@@ -64,7 +64,7 @@ HOST_POOLS = tuple(  # host memory as a pool of blocks
 )
 TUNINGS: tuple[Json | None, ...] = (
     *(None, {"retention": 0}, {"retention": 8}, {"retention": 0}),
-    *({"retention": 0, "whole_prompts": False}, {"watermark": 2}, {"retention": 0, "interval": 2}),
+    *({"retention": 0, "whole_prompts": False}, {"watermark": 2, "draft_model": True}, {"retention": 0, "interval": 2}),
     *({"match": 1}, {"retention": 0, "match": 2}, {"retention": 0, "match": 1}),
     {"retention": 0, "match": 2, "junctions": True},
     {"retention": 0, "match": 1, "whole_hits": True},
@@ -94,12 +94,14 @@ lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from(
 moves = st.lists(st.tuples(picks, lengths, forks, st.integers(0, 2)), min_size=4, max_size=8)
 
 
-def _with_groups(config: Json) -> Json:
-    """What was drawn, with several groups of layers where the prefix cache is to find parts of blocks: a server with
-    one group finds whole blocks alone.
+def _as_tuned(config: Json) -> Json:
+    """What was drawn, with several groups of layers where the prefix cache is to find parts of blocks, since a server
+    with one group finds whole blocks alone; and with drafts where these come from a draft model.
     """
-    matches = config["tuning"] is not None and "match" in config["tuning"]
-    return {**config, "layers": PARTS} if matches and len(LAYERS[config["layers"]]) == 1 else config
+    tuning = config["tuning"] or {}
+    if "match" in tuning and len(LAYERS[config["layers"]]) == 1:
+        return {**config, "layers": PARTS}
+    return {**config, "drafts": DRAFTS.index((2, False))} if tuning.get("draft_model") else config
 
 
 def _others(config: Json, known: Json) -> list[Json]:
@@ -182,10 +184,14 @@ def _may_leave_early(config: Json) -> bool:
     return any(config["drafts"] or window <= size for size, window in windows)
 
 
+def _hashed(config: Json) -> int:
+    """The tokens of a hash: of whose multiples the prefix cache finds prefixes."""
+    return int(config.get("tuning", {}).get("match") or gcd(*sizes_of(config)))
+
+
 def has_parts(config: Json) -> bool:
     """A hash covers less than the largest blocks, so that the prefix cache may find parts of them."""
-    sizes = sizes_of(config)
-    return (config.get("tuning", {}).get("match") or gcd(*sizes)) < max(sizes)
+    return _hashed(config) < max(sizes_of(config))
 
 
 def _without(config: Json, *names: str) -> Json:
@@ -197,7 +203,7 @@ class BlockCacheMachine(StemMachine):
 
     run: BlockCacheRun | None
 
-    @initialize(config=st.fixed_dictionaries(CONFIG).map(_with_groups))
+    @initialize(config=st.fixed_dictionaries(CONFIG).map(_as_tuned))
     def start(self, config: Json) -> None:
         """Makes a scheduler of a drawn size and kind, and the law. What the engine does not support is left out, one
         thing after the other.
@@ -255,7 +261,9 @@ class BlockCacheMachine(StemMachine):
             config["steps_in_flight"] = 1
         in_flight = self.excludes(Exclusion.DRAFTS_IN_FLIGHT) and config["steps_in_flight"] > 1
         states = any(group["kind"] == MAMBA for group in config["layers"])
-        if in_flight or (states and self.excludes(Exclusion.STATES_WITH_DRAFTS)):
+        inside = has_parts(config) or (config["transfers"] and "host" not in config)  # a hit or a load ends in a block
+        padded = states and inside and self.excludes(Exclusion.PADDED_DRAFTS)
+        if in_flight or padded or (states and self.excludes(Exclusion.STATES_WITH_DRAFTS)):
             config |= {"drafts": 0, "eagle": False}
         if self.excludes(Exclusion.LARGE_STATES) and config["caching"] and _has_large_states(config):
             config["layers"] = _of_one_size(config["layers"])
@@ -275,6 +283,8 @@ class BlockCacheMachine(StemMachine):
             config["steps_in_flight"] = 1
         if self.excludes(Exclusion.LISTS_WITH_LOOKAHEAD) and has_own_connector(config):
             config["eagle"] = False
+            if config.get("tuning", {}).get("draft_model"):
+                config["tuning"] = _without(config["tuning"], "draft_model")
         if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and _may_leave_early(config):
             config["events"] = False
         if has_parts(config):
@@ -295,6 +305,8 @@ class BlockCacheMachine(StemMachine):
         if self.excludes(Exclusion.MOVED_HASHES) and states:
             config = {**config, "steps_in_flight": 1}
         others = config["transfers"] and "host" not in config  # of which states may lag behind attention
+        if self.excludes(Exclusion.LOADED_PARTS) and others and states:
+            config = {**config, "tuning": _without(config["tuning"], "match")}
         if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and (retention != 0 or config["eagle"] or others):
             config = {**config, "layers": _without_checkpoints(config["layers"])}
         return config
@@ -470,6 +482,8 @@ class BlockCacheMachine(StemMachine):
         elsewhere, sends, outputs = (0, length, length // 2)[more], length % 2 == 0, 1 + (length * 5 + more) % 12
         if self.excludes(Exclusion.WINDOW_BEFORE_LOADS) and elsewhere == length and self._begins_at_a_block(length):
             elsewhere = 0
+        if self.excludes(Exclusion.CUT_PROMPTS) and self._may_be_cut(length, elsewhere, sends):
+            elsewhere, sends = 0, False
         exchanged = exchanges(self.begun.config)
         if exchanged and self.begun.hands_on(length, elsewhere, sends):
             outputs = 1
@@ -483,6 +497,14 @@ class BlockCacheMachine(StemMachine):
             priority=self._priority(more),
             **({"elsewhere": elsewhere, "sends": sends} if exchanged else {}),
         )
+
+    def _may_be_cut(self, length: int, elsewhere: int, sends: bool) -> bool:
+        """A prompt of this length, which another server goes on from, may be cached to its end, in a model with states:
+        who computes it has one token more, and takes it away.
+        """
+        config = self.begun.config
+        cached = config["caching"] and length % _hashed(config) == 0
+        return bool(cached and _sizes_of_kind(config, MAMBA) and self.begun.hands_on(length, elsewhere, sends))
 
     def _begins_at_a_block(self, length: int) -> bool:
         """The window of the token behind a text of this length begins with a block, in a group of layers."""

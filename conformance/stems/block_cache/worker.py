@@ -249,6 +249,8 @@ class Workers:
         known = start + request_pass.count - request_pass.drafts
         if len(here.text) < known:
             raise Astray(f"request {job.request} computes its tokens up to {known}, and has {len(here.text)}")
+        if request_pass.drafts and known < len(here.text):
+            raise Astray(f"drafts of request {job.request} follow {known} tokens, and it has {len(here.text)}")
         kept = 0
         if sampled is not None and request_pass.samples:
             kept = len(sampled) - 1

@@ -39,7 +39,7 @@ def launch(config: Json) -> str:
     words += [f"--{name}" if on else f"--no-{name}" for name, on in switches.items()]
     words += [*_staged(config), *_tuned(config).values()]
     if config.get("drafts"):
-        drafts = {"method": "mtp" if config.get("eagle") else "ngram", "num_speculative_tokens": config["drafts"]}
+        drafts = {**_drafter(config), "num_speculative_tokens": config["drafts"]}
         drafts |= {option: True for name, option in OF_DRAFTS.items() if config.get("tuning", {}).get(name)}
         words.append(f"--speculative-config '{json.dumps(drafts)}'")
     if config.get("events"):
@@ -47,6 +47,14 @@ def launch(config: Json) -> str:
     if config.get("transfers"):
         words.append(f"--kv-transfer-config '{json.dumps(_connector(config))}'")
     return " ".join(words)
+
+
+def _drafter(config: Json) -> Json:
+    """What drafts: DRAFTER stands for a draft model."""
+    if config.get("eagle"):
+        return {"method": "mtp"}
+    has_model = config.get("tuning", {}).get("draft_model")
+    return {"method": "draft_model", "model": "DRAFTER"} if has_model else {"method": "ngram"}
 
 
 def _runner(config: Json) -> list[str]:
