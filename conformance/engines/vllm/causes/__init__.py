@@ -144,15 +144,14 @@ def _between_servers(config: Json) -> Json:
 
 def _to_host(host: Json) -> Json:
     if host.get("pool"):
-        sized = {"cpu_bytes_to_use": f"the bytes of {host['slots'] + NULL_BLOCK} blocks"}
-        lazy = {"lazy_offload": True} if host["pool"] == "lazy" else {}
-        more = {"kv_connector_extra_config": {**sized, **lazy}}
-        return {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both", **more}
-    blocks = host["slots"] * host["blocks_per_slot"]
-    more = {"cpu_bytes_to_use": f"the bytes of {blocks} block{'s' * (blocks > 1)}", "eviction_policy": host["policy"]}
-    more |= {"blocks_per_chunk": host["blocks_per_slot"], "store_threshold": host["threshold"]}
-    more |= {"offload_prompt_only": host["prompt_only"]}
-    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": more}
+        name, sized = "SimpleCPUOffloadConnector", host["slots"] + NULL_BLOCK
+        more: Json = {"lazy_offload": True} if host["pool"] == "lazy" else {}
+    else:
+        name, sized = "OffloadingConnector", host["slots"] * host["blocks_per_slot"]
+        more = {"eviction_policy": host["policy"], "blocks_per_chunk": host["blocks_per_slot"]}
+        more |= {"store_threshold": host["threshold"], "offload_prompt_only": host["prompt_only"]}
+    size = {"cpu_bytes_to_use": f"the bytes of {sized} block{'s' * (sized > 1)}"}
+    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": {**size, **more}}
 
 
 def _add(step: Json) -> str:
