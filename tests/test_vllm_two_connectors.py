@@ -21,7 +21,7 @@ from conformance.traces.outcome import outcome
 
 NEWEST = RELEASES[-1]
 QUICK = ("first_is_always_chosen", "sends_are_not_waited_for", "each_loads_what_it_found")  # the others in `make soak`
-MISSED = ("other_sees_no_blocks", "unready_is_not_waited_for", "sleeps_over_copies")  # see ADR 74
+MISSED = ("other_sees_no_blocks", "unready_is_not_waited_for", "sleeps_over_copies")  # see ADR 75
 FOUND = """
     import two_connectors_edits
     two_connectors_edits.main(sys.argv[1], sys.argv[2:])
@@ -108,7 +108,7 @@ def test_requests_are_of_two_kinds_where_an_own_connector_decides() -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_a_second_load_of_a_request_is_refused_by_the_law(again: bool) -> None:
     config = {**BASE, "transfers": True}
-    steps = [
+    steps: list[Json] = [
         {"op": "add", "request": 1, "tokens": [1, 2, 3, 4, 5], "outputs": 1, "fork": 0, "elsewhere": 5},
         {"op": "schedule"},
     ]
