@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.driver.protocol import Json
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.release import VLLMRelease
-from conformance.engines.vllm.settings import Setup
+from conformance.engines.vllm.settings import Setup, Tuning
+from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW, sizes_of
 
 CALLS = ("add_request", "schedule", "update_from_output")
 
@@ -27,6 +29,8 @@ class ServerLoad:
     use. ``steps_in_flight``: as in ``Setup``. ``drafts``: draft tokens of a request in a step.
     ``window``: tokens of the window of a second group of layers, 0 for no such group. ``aborts``: how often in a
     hundred steps a request is aborted. ``resets``: how often in a thousand steps the prefix cache is reset.
+    ``layers``: the groups of layers where they are others, as in the configuration of a run of ``block_cache``.
+    ``tuning``: options that most servers do not set.
     """
 
     requests: int = 16
@@ -40,6 +44,14 @@ class ServerLoad:
     window: int = 0
     aborts: int = 3
     resets: int = 1
+    layers: tuple[Json, ...] = ()
+    tuning: Tuning = Tuning()
+
+    @property
+    def groups(self) -> tuple[Json, ...]:
+        """The groups of layers."""
+        windows: tuple[Json, ...] = ({"kind": WINDOW, "window": self.window},) if self.window else ()
+        return self.layers or ({"kind": FULL}, *windows)
 
 
 class LoadedScheduler:
@@ -50,8 +62,14 @@ class LoadedScheduler:
     def __init__(self, release: VLLMRelease, load: ServerLoad, seed: int) -> None:
         self._release, self._load, self._random = release, load, random.Random(seed)
         size, longest = load.block_size, load.prompt + load.outputs
+        sizes = sizes_of({"block_size": size, "layers": load.groups})
+        states = [size for size, group in zip(sizes, load.groups, strict=True) if group["kind"] == MAMBA]
         setup = Setup(
-            block_size=size,
+            block_size=min(sizes),
+            state_size=max(states, default=0),
+            align=bool(states),
+            layers=load.groups,
+            tuning=load.tuning,
             blocks=load.blocks + 1,
             caching=True,
             batch=max(512, 4 * load.requests),
@@ -60,8 +78,11 @@ class LoadedScheduler:
             drafts=load.drafts,
             steps_in_flight=load.steps_in_flight,
         )
-        groups = [release.full(size), *([release.window(size, load.window)] if load.window else [])]
+        groups = [
+            release.spec(group, size, load.drafts, align=True) for group, size in zip(load.groups, sizes, strict=True)
+        ]
         self.scheduler = release.scheduler(setup, groups)
+        self._hashed = self.scheduler.kv_cache_manager.block_pool.hash_block_size  # tokens
         self.timed = self.scheduler, CALLS
         self._names = DigestTexts()
         self._stems = [self._tokens(self._random.randrange(size, load.prompt)) for _ in range(load.stems)]
@@ -97,7 +118,7 @@ class LoadedScheduler:
         prompt = [*beginning[: self._random.randrange(len(beginning) + 1)], *own][: load.prompt]
         outputs = self._random.randrange(1, load.outputs + 1)
         self._arrived += 1
-        made = self._release.request(self._arrived, prompt, outputs, 0, 0, load.block_size, self._names)
+        made = self._release.request(self._arrived, prompt, outputs, 0, 0, self._hashed, self._names)
         self.scheduler.add_request(made)
 
     def _completes(self, output: Any, samples: list[str]) -> None:

@@ -310,15 +310,11 @@ class VLLMScheduler:
     # Its groups of layers.
 
     def _specs(self) -> list[Any]:
-        return [self._spec(group, size) for group, size in zip(self._groups, self._sizes, strict=True)]
-
-    def _spec(self, group: Json, size: int) -> Any:
         setup = self._setup
-        if group["kind"] == FULL:
-            return self._release.full(size)
-        if group["kind"] == WINDOW:
-            return self._release.window(size, group["window"])
-        return self._release.mamba(size, setup.drafts, setup.align, group.get("checkpoint"))
+        return [
+            self._release.spec(group, size, setup.drafts, setup.align)
+            for group, size in zip(self._groups, self._sizes, strict=True)
+        ]
 
 
 def _setup(config: Json) -> Setup:
