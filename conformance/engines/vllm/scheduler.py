@@ -19,6 +19,7 @@ from conformance.engines.vllm.release import VLLMRelease
 from conformance.engines.vllm.server_connector import ServerConnector
 from conformance.engines.vllm.settings import HostTier, Setup, Tuning
 from conformance.engines.vllm.transfers import TransferParams
+from conformance.stems.block_cache.copied import StatesOfPasses
 from conformance.stems.block_cache.protocol import (
     FULL,
     MAMBA,
@@ -78,7 +79,7 @@ class VLLMScheduler:
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
         self._host = self._connector if isinstance(self._connector, HostConnector | HostPoolConnector) else None
         self._loading: dict[int, RequestLoad] = {}
-        self._checkpoints: dict[tuple[int, int, int], int] = {}  # by request, group and block its place
+        self._states = StatesOfPasses(self._sizes)
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
         self._scheduler.kv_event_publisher = StandInPublisher(self._published)
@@ -119,7 +120,7 @@ class VLLMScheduler:
         running = {name for name, request in requests.items() if request.status == self._release.status.RUNNING}
         waits = {name: self._release.placeholders(request) for name, request in requests.items()}
         output = self._scheduler.schedule()
-        self._note_checkpoints()
+        self._watched.follow(self._states)
         if output.num_scheduled_tokens or self._connector is not None:
             self._flying.append(output)
         preempted = (name for name in running if requests[name].status == self._release.status.PREEMPTED)
@@ -276,31 +277,10 @@ class VLLMScheduler:
             tables=self._tables(request.request_id),
         )
 
-    def _note_checkpoints(self) -> None:
-        """A state that a pass leaves inside its tokens may be of fewer blocks of the text than stand before it in the
-        table of its request.
-        """
-        for move in [*self._watched.moves]:
-            if move.kind == "get":
-                for key in [key for key in self._checkpoints if key[-1] in move.blocks]:
-                    del self._checkpoints[key]
-            elif move.kind == "cache_partial":
-                assert move.request is not None
-                assert move.group is not None
-                place, rest = divmod(move.first, self._sizes[move.group])
-                if not rest:
-                    self._watched.apart(move)
-                    self._checkpoints[move.request, move.group, move.blocks[0]] = place - 1
-
     def _tables(self, name: str) -> Tables:
         """The blocks of a request, each at the place of which its contents are."""
         managers = self._manager.coordinator.single_type_managers
-        tables = [numbers(manager.req_to_blocks.get(name, ())) for manager in managers]
-        for (request, group, block), place in self._checkpoints.items():
-            if request == int(name) and block in (table := tables[group]):
-                column = table.index(block)
-                table[column], table[place] = table[place], table[column]
-        return tuple(map(tuple, tables))
+        return self._states.shown(int(name), [numbers(manager.req_to_blocks.get(name, ())) for manager in managers])
 
     def _named(self, key: bytes) -> Name | None:
         group, digest = self._release.split(key)

@@ -25,7 +25,7 @@ from conformance.stems.block_cache.projection import of_requests, with_row
 from conformance.stems.block_cache.protocol import Launched
 from conformance.stems.block_cache.recorded.player import Player, ShownBlocks
 from conformance.stems.block_cache.recorded.state import first_state, standing_state
-from conformance.stems.block_cache.recorded.stories import Digests, NamedPlace, RecordedStories
+from conformance.stems.block_cache.recorded.stories import Digests, NamedPlace, RecordedStories, Sizes
 from conformance.stems.block_cache.run import must_have_left
 from spec import block_cache as law
 from spec.block_cache import BlockCacheState
@@ -55,8 +55,9 @@ class RecordedRun:
     lacks: Collection[str] = ()
 
     def __init__(self, start: RecordedStart) -> None:
-        self.stories, self.engine, self._digests = RecordedStories(), Player(start), Digests()
-        stories = self.stories
+        sizes = Sizes(start.config)
+        self.stories, self.engine, self._digests = RecordedStories(sizes), Player(start), Digests(sizes)
+        stories, self._sizes = self.stories, sizes
         for one in self._digests.named(start):
             stories.names(one)
         held = {block for one in start.requests for table in one.tables for block in table}
@@ -64,7 +65,7 @@ class RecordedRun:
         state = first_state(start.config, stories)
         self.law = Law(law.stem, state)
         self.follower = Follower(self.law, start.config, stories, passes=False)
-        self.law.state = standing_state(state, start, self.follower, stories)
+        self.law.state = standing_state(state, start, self.engine.shown.requests, self.follower, stories)
         self.law.names = Names(row=self.follower.name, text=stories.name)
         self.shadow = Shadow()
         self._flying: deque[tuple[int, Launched, set[int]]] = deque(
@@ -176,7 +177,7 @@ class RecordedRun:
             if one.block in self._unplaced:
                 self._unplaced.discard(one.block)
                 pool = self.law.state.pool
-                self.law.state = but(self.law.state, pool=but(pool, index=pool.index.put(one.block, one.place)))
+                self.law.state = but(self.law.state, pool=but(pool, index=pool.index.put(one.block, one.index)))
             if (changed := self.stories.names(one)) is not None and one.request in self.follower.here:
                 self._renumber(one, *changed)
 
@@ -184,7 +185,8 @@ class RecordedRun:
         """The blocks of a request at this place contain a prefix whose number has changed."""
         for row in self.follower.here[one.request].rows:
             pool = self.law.state.pool
-            block = pool.table(row, one.place)
+            index = self._sizes.index(pool.group(row), one.place)
+            block = NULL if index is None else pool.table(row, index)
             if block != NULL and pool.content(block) == old:
                 self.law.state = but(self.law.state, pool=but(pool, content=pool.content.put(block, new)))
 
