@@ -29,6 +29,7 @@ class ServerLoad:
     use. ``steps_in_flight``: as in ``Setup``. ``drafts``: draft tokens of a request in a step.
     ``window``: tokens of the window of a second group of layers, 0 for no such group. ``aborts``: how often in a
     hundred steps a request is aborted. ``resets``: how often in a thousand steps the prefix cache is reset.
+    ``turns``: of a hundred requests so many go on with the whole prompt of an earlier one.
     ``layers``: the groups of layers where they are others, as in the configuration of a run of ``block_cache``.
     ``tuning``: options that most servers do not set.
     """
@@ -44,6 +45,7 @@ class ServerLoad:
     window: int = 0
     aborts: int = 3
     resets: int = 1
+    turns: int = 0
     layers: tuple[Json, ...] = ()
     tuning: Tuning = Tuning()
 
@@ -87,6 +89,7 @@ class LoadedScheduler:
         self._names = DigestTexts()
         self._stems = [self._tokens(self._random.randrange(size, load.prompt)) for _ in range(load.stems)]
         self._flying: deque[tuple[Any, list[str]]] = deque()  # of each step in flight, who samples after it
+        self._prompts: deque[list[int]] = deque(maxlen=2 * load.requests)
         self._arrived = 0
 
     def _tokens(self, count: int) -> list[int]:
@@ -113,13 +116,22 @@ class LoadedScheduler:
 
     def _comes(self) -> None:
         load = self._load
-        beginning = self._random.choice(self._stems)
-        own = self._tokens(self._random.randrange(1, load.prompt - len(beginning) + 2))
-        prompt = [*beginning[: self._random.randrange(len(beginning) + 1)], *own][: load.prompt]
+        prompt = self._prompt()
         outputs = self._random.randrange(1, load.outputs + 1)
         self._arrived += 1
         made = self._release.request(self._arrived, prompt, outputs, 0, 0, self._hashed, self._names)
         self.scheduler.add_request(made)
+
+    def _prompt(self) -> list[int]:
+        load = self._load
+        if self._prompts and load.turns and self._random.randrange(100) < load.turns:
+            prompt = [*self._random.choice(self._prompts), *self._tokens(self._random.randrange(1, 40))]
+        else:
+            beginning = self._random.choice(self._stems)
+            own = self._tokens(self._random.randrange(1, load.prompt - len(beginning) + 2))
+            prompt = [*beginning[: self._random.randrange(len(beginning) + 1)], *own]
+        self._prompts.append(prompt[: load.prompt])
+        return self._prompts[-1]
 
     def _completes(self, output: Any, samples: list[str]) -> None:
         """The workers have computed a step. Each request that samples keeps some of its drafts."""

@@ -40,13 +40,15 @@ class ShownBlocks:
 
 class Player:
     """Plays a recording. ``shown``: see ``ShownBlocks``. ``tables``: by request and group, the blocks as the workers
-    have them; what is shown has each state at its own place.
+    have them; what is shown has each state at its own place. ``before``: those that the last call has changed, as
+    they were.
     """
 
     def __init__(self, start: RecordedStart) -> None:
         self._sizes = sizes_of(start.config)
         self._done, self._states = WithoutCopies(), StatesOfPasses(self._sizes)
         self.tables: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.before: dict[tuple[int, int], tuple[int, ...]] = {}
         self.shown = ShownBlocks()
         self.begins(start)
 
@@ -64,9 +66,10 @@ class Player:
         self._done.begin()
         for place in start.places:
             self._states.stands(*place)
-        self.tables = {
-            (one.request, group): tuple(table) for one in start.requests for group, table in enumerate(one.tables)
-        }
+        self.tables.clear()
+        self.tables.update(
+            ((one.request, group), tuple(table)) for one in start.requests for group, table in enumerate(one.tables)
+        )
         self.shown.requests = {
             one.request: Known(one.status, one.computed, (), self._states.shown(one.request, one.tables))
             for one in start.requests
@@ -84,6 +87,7 @@ class Player:
             self._done.takes(_move(move))
         self._states.follow(self._done)
         shown.refs, shown.names, shown.places, shown.available = {}, {}, {}, call.available
+        self.before.clear()
         for move in call.moves:
             shown.refs.update((block, count) for block, count in zip(move.blocks, move.refs, strict=False) if block)
             self._names(move)
@@ -101,7 +105,7 @@ class Player:
     def _changes(self, change: TableChange) -> None:
         """A table of a request has changed."""
         key = change.request, change.group
-        before = self.tables[key]
+        before = self.before[key] = self.tables[key]
         table = list(before[: change.keep])
         pairs = list(zip(change.changed[::2], change.changed[1::2], strict=True))
         for place, block in pairs:

@@ -23,6 +23,7 @@ from conformance.recording.block_records import (
 from conformance.stems.block_cache.follow import Follower
 from conformance.stems.block_cache.projection import of_requests, with_row
 from conformance.stems.block_cache.protocol import Launched
+from conformance.stems.block_cache.recorded.parts import Parts
 from conformance.stems.block_cache.recorded.player import Player, ShownBlocks
 from conformance.stems.block_cache.recorded.state import first_state, standing_state
 from conformance.stems.block_cache.recorded.stories import Digests, NamedPlace, RecordedStories, Sizes
@@ -72,6 +73,7 @@ class RecordedRun:
             (one.step, self.engine.launches(one), set()) for one in start.steps
         )
         self.engine.begins(start)
+        self.parts = Parts(start, sizes, stories, self.engine)
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: ShownBlocks = self.engine.shown
         self._asked: Iterable[int] = ()  # the requests of the present call
@@ -87,6 +89,7 @@ class RecordedRun:
         assert isinstance(self.record, RecordedStart)
         self._names()
         self.engine.begins(self.record)
+        self.parts.begins(self.record)
         self._asked = [*self.seen.requests]
         yield None
 
@@ -196,7 +199,10 @@ class RecordedRun:
             dropped.update(call.preempted)
 
     def _explain(self, call: RecordedCall, step: Launched | None = None) -> None:
+        computed = self.parts.named(call, self.follower.here)
         self.follower.call(self.engine.moves, self.seen.requests, step, call.preempted)
+        passes = {} if step is None else step.passes
+        self.parts.follow(call, self.seen.names, passes, self.follower.here, computed)
         if step is not None:
             self._asked = {*self._asked, *step.passes}
         waiting = {request for request, _ in self.follower.kept}
