@@ -16,10 +16,11 @@ from conformance.engines.vllm.settings import Tuning
 FULL = {"kind": "full"}
 STATES = {"kind": "mamba"}
 MATCH = Tuning(retention=0, match=4)
-PARTS: dict[str, Any] = {"blocks": 300, "layers": (FULL, STATES), "tuning": MATCH}
+PARTS: dict[str, Any] = {"blocks": 300, "turns": 40, "layers": (FULL, STATES), "tuning": MATCH}
 CHECKPOINTS: dict[str, Any] = {**PARTS, "layers": (FULL, {**STATES, "checkpoint": 4})}
 WINDOWS: dict[str, Any] = {
     "blocks": 300,
+    "turns": 40,
     "layers": (
         {**FULL, "block_size": 32},
         {"kind": "window", "window": 24},
@@ -118,42 +119,42 @@ def part_of_a_longer_text(core: Core, happens: Happens) -> Planted:
 
 
 def part_before_it_is_computed(core: Core, happens: Happens) -> Planted:
-    """The last part of a prompt is found while its first chunk is computed."""
+    """While a first chunk of a prompt is computed, its last block is found for the last part of the whole prompt."""
     caches = core.full._cache_partial_tail_block
 
     def cache_partial_tail_block(self: Any, request: Any, num_tokens: int) -> None:
-        prompt, size = request.num_prompt_tokens, self.block_size
-        ends = (prompt - 1) // self.block_pool.hash_block_size * self.block_pool.hash_block_size
-        has_block = ends // size < len(self.req_to_blocks[request.request_id])
-        caches(self, request, prompt if num_tokens < ends and ends % size and has_block and happens() else num_tokens)
+        unit, blocks = self.block_pool.hash_block_size, self.req_to_blocks[request.request_id]
+        ends = (request.num_prompt_tokens - 1) // unit * unit
+        if 0 < num_tokens < ends and ends % self.block_size and blocks[-1].block_hash is None and happens():
+            group, size = self.kv_cache_group_id, self.block_size
+            self.block_pool.cache_partial_block(request, blocks[-1], ends, group, size)
+        caches(self, request, num_tokens)
 
     return core.full, "_cache_partial_tail_block", cache_partial_tail_block
 
 
 def hit_in_a_part_of_another_text(core: Core, happens: Happens) -> Planted:
     """The prefix cache gives a request a part of another text: the block is found for a part, but not for this one."""
-    finds = core.manager.get_computed_blocks
+    adds = core.single.add_local_computed_blocks
 
-    def get_computed_blocks(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        found, count, *rest = finds(self, request, *args, **kwargs)
-        blocks = [list(group) for group in found.blocks]
-        size = self.coordinator.single_type_managers[0].block_size
-        if blocks[0] and count % size:
+    def add_local_computed_blocks(self: Any, request_id: str, found: Any, tokens: int, *args: Any) -> None:
+        pool, of_group = self.block_pool, self.kv_cache_group_id.to_bytes(4, "big")
+        if found and tokens % self.block_size:
+            own = {found[-1].block_hash, *pool.cached_block_hashes_by_block.get(found[-1].block_id, ())}
             others = (
                 block
-                for block in self.block_pool.blocks
+                for block in pool.blocks
                 if block.block_hash is not None
-                and block.block_hash_num_tokens % size
-                and block.ref_cnt == 0
-                and block not in blocks[0]
-                and block.block_hash[32:] == blocks[0][-1].block_hash[32:]
+                and block.block_hash_num_tokens % self.block_size
+                and block.block_hash not in own
+                and block.block_hash[32:] == of_group
+                and all(block is not each for each in found)
             )
             if (other := next(others, None)) is not None and happens():
-                blocks[0][-1] = other
-                return (type(found)(tuple(blocks)), count, *rest)
-        return (found, count, *rest)
+                found = [*found[:-1], other]
+        adds(self, request_id, found, tokens, *args)
 
-    return core.manager, "get_computed_blocks", get_computed_blocks
+    return core.single, "add_local_computed_blocks", add_local_computed_blocks
 
 
 def new_block_keeps_a_part(core: Core, happens: Happens) -> Planted:
@@ -176,10 +177,11 @@ def state_of_a_shorter_text(core: Core, happens: Happens) -> Planted:
     """The state after a part of a prompt is found for a shorter part."""
     caches = core.pool.cache_partial_block
 
-    def cache_partial_block(self: Any, request: Any, block: Any, num_tokens: int, group: int, *args: Any, **kw: Any):  # type: ignore[no-untyped-def]
-        if group == 1 and num_tokens > self.hash_block_size and num_tokens % 16 > self.hash_block_size and happens():
-            num_tokens -= self.hash_block_size
-        return caches(self, request, block, num_tokens, group, *args, **kw)
+    def cache_partial_block(self: Any, **named: Any) -> Any:
+        unit, tokens = self.hash_block_size, named["num_tokens"]
+        if named["kv_cache_group_id"] == 1 and tokens % 16 > unit and happens():
+            named["num_tokens"] = tokens - unit
+        return caches(self, **named)
 
     return core.pool, "cache_partial_block", cache_partial_block
 
@@ -189,8 +191,8 @@ def checkpoint_keeps_the_hash_of_its_place(core: Core, happens: Happens) -> Plan
     caches = core.pool.cache_partial_block
 
     def cache_partial_block(self: Any, *args: Any, replace_existing_hashes: bool = False, **named: Any) -> Any:
-        block = named["block"]
-        if replace_existing_hashes and block.block_hash is not None and happens():
+        known = named["block"].block_hash_num_tokens
+        if replace_existing_hashes and known is not None and known > named["num_tokens"] and happens():
             replace_existing_hashes = False
         return caches(self, *args, replace_existing_hashes=replace_existing_hashes, **named)
 
@@ -202,23 +204,27 @@ def checkpoint_keeps_the_hash_of_its_place(core: Core, happens: Happens) -> Plan
 
 def block_has_its_first_hash(core: Core, happens: Happens) -> Planted:
     """A larger block gets the first of the hashes in it, which does not cover all of its tokens."""
-    hashes = core.hashes._get_value_at
     caches = core.pool.cache_full_blocks
-    inside = [False]
 
-    def get_value_at(self: Any, idx: int) -> Any:
-        if inside[0] and self.scale_factor > 1 and happens():
-            return self.block_hashes[idx * self.scale_factor]
-        return hashes(self, idx)
-
-    def cache_full_blocks(self: Any, *args: Any, **named: Any) -> None:
-        inside[0] = True
+    def cache_full_blocks(
+        self: Any,
+        request: Any,
+        blocks: Any,
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        block_size: int,
+        *args: Any,
+        **named: Any,
+    ) -> None:
+        before, each = request.block_hashes, block_size // self.hash_block_size
+        if each > 2 and num_cached_blocks < num_full_blocks and happens():
+            first = num_cached_blocks * each
+            request.block_hashes = [*before[: first + each - 1], before[first], *before[first + each :]]
         try:
-            caches(self, *args, **named)
+            caches(self, request, blocks, num_cached_blocks, num_full_blocks, block_size, *args, **named)
         finally:
-            inside[0] = False
+            request.block_hashes = before
 
-    core.hashes._get_value_at = get_value_at
     return core.pool, "cache_full_blocks", cache_full_blocks
 
 
@@ -248,8 +254,20 @@ def small_blocks_are_counted_as_large(core: Core, happens: Happens) -> Planted:
     return core.single, "allocate_new_blocks", allocate_new_blocks
 
 
+def group_lacks_a_block_of_the_hit(core: Core, happens: Happens) -> Planted:
+    """A request gets a block less than its hit has, in the group with large blocks."""
+    adds = core.single.add_local_computed_blocks
+
+    def add_local_computed_blocks(self: Any, request_id: str, found: Any, *args: Any) -> None:
+        adds(self, request_id, found[:-1] if self.block_size == 32 and found and happens() else found, *args)
+
+    return core.single, "add_local_computed_blocks", add_local_computed_blocks
+
+
 def group_keeps_more_than_the_hit(core: Core, happens: Happens) -> Planted:
-    """A request gets a block more than its hit has, in the group with large blocks."""
+    """A request gets a block more than its hit has, in the group with large blocks. Planted as a bug; but the block has
+    the request's own text, which the request writes into it once more.
+    """
     finds = core.manager.get_computed_blocks
 
     def get_computed_blocks(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -275,7 +293,7 @@ PLANTS: dict[Plant, dict[str, Any]] = {
     goes_on_in_what_was_found: PARTS,
     running_state_keeps_its_hash: PARTS,
     part_of_a_longer_text: PARTS,
-    part_before_it_is_computed: PARTS,
+    part_before_it_is_computed: WINDOWS,
     hit_in_a_part_of_another_text: PARTS,
     new_block_keeps_a_part: PARTS,
     state_of_a_shorter_text: PARTS,
@@ -283,5 +301,6 @@ PLANTS: dict[Plant, dict[str, Any]] = {
     block_has_its_first_hash: WINDOWS,
     window_slides_a_block_too_far: WINDOWS,
     small_blocks_are_counted_as_large: WINDOWS,
-    group_keeps_more_than_the_hit: WINDOWS,
+    group_lacks_a_block_of_the_hit: WINDOWS,
 }
+HARMLESS: dict[Plant, dict[str, Any]] = {group_keeps_more_than_the_hit: WINDOWS}

@@ -21,6 +21,7 @@ class Core(NamedTuple):
     window: Any
     manager: Any
     scheduler: Any
+    full: Any
 
 
 Planted = tuple[Any, str, Any]

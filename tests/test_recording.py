@@ -109,6 +109,7 @@ def core_of(release: VLLMRelease) -> Core:
         single.SlidingWindowManager,
         manager.KVCacheManager,
         scheduler.Scheduler,
+        single.FullAttentionManager,
     )
 
 

@@ -38,7 +38,8 @@ from conformance.recording.segments import SegmentWriter
 DIGEST_BYTES = 8
 MOST_DIGESTS = 1 << 16  # that are kept, so that a hash is put through BLAKE2b once
 NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
-COUNTS = frozenset({"get", "touch", "free", "unpin"})  # kinds of moves that change reference counts
+# Kinds of moves that change reference counts.
+COUNTS = frozenset({"get", "touch", "free", "unpin", "copy", "move_hashes", "free_copies"})
 UNNAMED = frozenset({"get", "evict"})  # kinds of moves after which a block has no hash
 NAMING = UNNAMED | {"cache", "cache_partial", "move_hashes"}  # kinds of moves that change what a block is found for
 
