@@ -17,7 +17,11 @@ FULL = {"kind": "full"}
 STATES = {"kind": "mamba"}
 MATCH = Tuning(retention=0, match=4)
 PARTS: dict[str, Any] = {"blocks": 300, "turns": 40, "layers": (FULL, STATES), "tuning": MATCH}
-CHECKPOINTS: dict[str, Any] = {**PARTS, "layers": (FULL, {**STATES, "checkpoint": 4})}
+CHECKPOINTS: dict[str, Any] = {
+    "blocks": 300,
+    "turns": 40,
+    "layers": ({**FULL, "block_size": 32}, {**STATES, "checkpoint": 8}),
+}
 WINDOWS: dict[str, Any] = {
     "blocks": 300,
     "turns": 40,
@@ -125,7 +129,8 @@ def part_before_it_is_computed(core: Core, happens: Happens) -> Planted:
     def cache_partial_tail_block(self: Any, request: Any, num_tokens: int) -> None:
         unit, blocks = self.block_pool.hash_block_size, self.req_to_blocks[request.request_id]
         ends = (request.num_prompt_tokens - 1) // unit * unit
-        if 0 < num_tokens < ends and ends % self.block_size and blocks[-1].block_hash is None and happens():
+        is_first = 0 < num_tokens <= ends - 32  # what is cached is rounded down
+        if is_first and ends % self.block_size and blocks[-1].block_hash is None and happens():
             group, size = self.kv_cache_group_id, self.block_size
             self.block_pool.cache_partial_block(request, blocks[-1], ends, group, size)
         caches(self, request, num_tokens)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from conformance.driver.lockstep import INVARIANT, Finding
 from conformance.recording.block_records import KINDS, RecordedCall, RecordedLaunch, RecordedMove, RecordedStart
 from conformance.stems.block_cache.follow import FollowedRequest
-from conformance.stems.block_cache.protocol import MAMBA, RequestPass
+from conformance.stems.block_cache.protocol import MAMBA, RUNNING, RequestPass
 from conformance.stems.block_cache.recorded.player import Player
 from conformance.stems.block_cache.recorded.stories import RecordedStories, Sizes
 from conformance.stems.block_pool.protocol import NULL
@@ -25,6 +25,11 @@ TOLD_SENTENCE = (
 OWN_COPY = "copy_is_of_own_text"
 OWN_COPY_SENTENCE = (
     "A request goes on in a copy of a block that held its own text, or the state after it, before the step."
+)
+BEGINS = "pass_begins_where_blocks_end"
+BEGINS_SENTENCE = (
+    "A request that has got its first blocks begins with the token behind those of them that were found, or before it, "
+    "in each group of layers."
 )
 HELD = "found_part_is_held"
 HELD_SENTENCE = (
@@ -39,7 +44,8 @@ class Parts:
     """``sizes``, ``stories``, ``player``: of the recording."""
 
     def __init__(self, start: RecordedStart, sizes: Sizes, stories: RecordedStories, player: Player) -> None:
-        kinds = [group["kind"] for group in start.config["layers"]]
+        self._layers = start.config["layers"]
+        kinds = [group["kind"] for group in self._layers]
         self._sizes, self._stories = sizes, stories
         self._tables, self._before = player.tables, player.before
         self._states = [group for group, kind in enumerate(kinds) if kind == MAMBA] if "unit" in start.config else []
@@ -77,6 +83,7 @@ class Parts:
         if launch is not None:
             self._must_be_told(moves, launch)
             self._must_be_own(moves, passes)
+            self._must_begin(moves, passes)
             self._compute(moves, passes, launch, here)
         now = self.named(call, here)
         self._must_hold(moves, call, {request: max(count, now.get(request, 0)) for request, count in before.items()})
@@ -111,6 +118,26 @@ class Parts:
                     raise Finding(OWN_COPY, OWN_COPY_SENTENCE, detail, kind=INVARIANT)
             elif kind == "touch":
                 self._must_be_old(move, fresh)
+
+    def _must_begin(self, moves: Sequence[tuple[str, RecordedMove]], passes: Mapping[int, RequestPass]) -> None:
+        """No pass leaves out tokens that nobody has computed."""
+        begins = {request: one.start for request, one in passes.items() if one.kind != RUNNING}
+        ends = {(request, group): 0 for request in begins for group in range(len(self._sizes.of_groups))}
+        for kind, move in moves:
+            if move.request in begins and kind in ("touch", "copy"):
+                table, size = self._tables[move.request, move.group], self._sizes.of_groups[move.group]
+                found = [move.first] if kind == "copy" else map(table.index, {*move.blocks} & {*table} - {NULL})
+                end = max(((index + 1) * size for index in found), default=0)
+                ends[move.request, move.group] = max(end, ends[move.request, move.group])
+        for (request, group), end in ends.items():
+            start = begins[request]
+            if end < start and self._reads_before(group):
+                detail = f"request {request} begins after {start} tokens, and has {end} of them in group {group}"
+                raise Finding(BEGINS, BEGINS_SENTENCE, detail, kind=INVARIANT)
+
+    def _reads_before(self, group: int) -> bool:
+        """A token reads others before it, or a state."""
+        return bool(self._layers[group].get("window") != 1)
 
     def _must_be_old(self, touched: RecordedMove, fresh: set[int]) -> None:
         for block in touched.blocks if touched.group in self._states else ():
@@ -226,7 +253,8 @@ class Parts:
         """Blocks that are found for whole blocks of a request's text hold the states there."""
         if named.group in self._states:
             for index, (block, digest) in enumerate(zip(named.blocks, named.names, strict=True), start=named.first):
-                if digest:
+                own = self._stories.at(named.request, self._sizes.last(named.group, index))
+                if digest and self._stories.of_digest(digest) == own:  # else the call has named it anew
                     self._must_be_state(block, named.request, (index + 1) * self._sizes.of_groups[named.group])
 
     def _must_be_state(self, block: int, request: int, tokens: int) -> None:
