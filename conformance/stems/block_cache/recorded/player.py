@@ -139,7 +139,8 @@ class Player:
         kinds = dict.fromkeys(launch.resumed, RESUMED) | dict.fromkeys(launch.new, NEW)
         passes = {}
         for request, count in zip(launch.requests, launch.counts, strict=True):
-            start = starts.get(request, self.shown.requests[request].computed)
+            known = self.shown.requests.get(request)  # one of a step in flight at a start may have ended
+            start = starts.get(request, 0 if known is None else known.computed)
             kind = kinds.get(request, RUNNING)
             passes[request] = RequestPass(start, count, drafts.get(request, 0), False, kind, ())
             self._set(request, status="running", computed=start + count)

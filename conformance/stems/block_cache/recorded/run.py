@@ -26,7 +26,7 @@ from conformance.stems.block_cache.protocol import Launched
 from conformance.stems.block_cache.recorded.parts import Parts
 from conformance.stems.block_cache.recorded.player import Player, ShownBlocks
 from conformance.stems.block_cache.recorded.state import first_state, standing_state
-from conformance.stems.block_cache.recorded.stories import Digests, NamedPlace, RecordedStories, Sizes
+from conformance.stems.block_cache.recorded.stories import GET, Digests, NamedPlace, RecordedStories, Sizes
 from conformance.stems.block_cache.run import must_have_left
 from spec import block_cache as law
 from spec.block_cache import BlockCacheState
@@ -167,6 +167,9 @@ class RecordedRun:
         """The record that is played. Raises ``Finding`` if the engine's call raised an exception."""
         call = self.record
         assert isinstance(call, RecordedCall)
+        for move in call.moves:
+            if move.kind == GET:
+                self._unplaced.difference_update(move.blocks)
         self._names()
         self.engine.plays(call)
         self._asked = {*(request for request, _ in self.seen.places), *call.preempted}
