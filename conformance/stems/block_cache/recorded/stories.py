@@ -71,7 +71,7 @@ class Digests:
         if isinstance(record, RecordedStart):
             return [*self._of_start(record)]
         own = {(request, place): digest for request, place, digest in record.own}
-        found = [one for one in self._of_call(record) if (one.request, one.place) not in own]
+        found = [one for one in self._of_call(record) if own.get((one.request, one.place), one.digest) == one.digest]
         return [*found, *(NamedPlace(*key, digest, 0, 0) for key, digest in own.items())]
 
     def _of_call(self, call: RecordedCall) -> Iterator[NamedPlace]:
