@@ -239,7 +239,7 @@ def window_slides_a_block_too_far(core: Core, happens: Happens) -> Planted:
 
     def get_num_skipped_tokens(self: Any, num_computed_tokens: int) -> int:
         skipped = int(skips(self, num_computed_tokens))
-        if self.block_size == 8 and 0 < skipped and skipped + 16 < num_computed_tokens and happens():
+        if self.block_size == 8 and skipped > 0 and skipped + 16 < num_computed_tokens and happens():
             return skipped + 8
         return skipped
 

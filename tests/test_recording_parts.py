@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,13 @@ KNOWN = {  # causes in the newest release, each with the methods that its repair
 
 
 @pytest.fixture
-def repaired(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def repaired(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest release without what is known of it."""
     release = release_of()
     for cause, (module, kind, method) in KNOWN.items():
         holder = getattr(release.imported.module(module), kind)
         monkeypatch.setattr(holder, method, getattr(holder, method))
         cause_files.load(cause).apply()
-    return
 
 
 def recorded(path: Path, load: dict[str, Any], steps: int, seed: int = 1, before: int = 0, ring: int = 0) -> Recorder:
@@ -174,7 +172,7 @@ def test_known_bugs_of_the_newest_release_are_named(tmp_path: Path) -> None:
     copied = known_of(tmp_path / "a", "parts, with drafts", 2)
     assert copied.broken is not None
     assert (copied.broken.law, copied.function) == (OWN_COPY, "schedule")
-    assert "this very step computes it" in copied.broken.detail
+    assert "this step computes it" in copied.broken.detail
     longer = known_of(tmp_path / "b", "large states", 1)
     assert longer.broken is not None
     assert (longer.broken.law, longer.function) == (HELD, "schedule")

@@ -131,11 +131,10 @@ class RecordedStart(NamedTuple):
     """The whole state.
 
     ``engine``, ``version``: what runs. ``config``: as of ``BlockCacheEngine``, as far as the judge needs it; and
-    ``unit``, the tokens that a hash covers.
-    ``unknown``: what of the engine no recording says, in words; then there is no verdict. ``available``: free blocks.
-    ``refs``: of blocks 1 and on. ``names``: block, group and digest of whole blocks. ``steps``: those in flight, as they
-    were launched. ``parts``: as of ``RecordedCall``. ``places``: request, group, block and place, where a state stands
-    at another place of a table than its own.
+    ``unit``, the tokens that a hash covers. ``unknown``: what of the engine no recording says, in words; then there is
+    no verdict. ``available``: free blocks. ``refs``: of blocks 1 and on. ``names``: block, group and digest of whole
+    blocks. ``steps``: those in flight, as they were launched. ``parts``: as of ``RecordedCall``. ``places``: request,
+    group, block and place, where a state stands at another place of a table than its own.
     """
 
     at: int

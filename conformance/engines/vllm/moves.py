@@ -1,5 +1,6 @@
-"""Writes down what a scheduler of vLLM does to blocks, and for whom: what it does for requests, without copies of blocks
-(``conformance.stems.block_cache.copied``).
+"""Writes down what a scheduler of vLLM does to blocks for requests, without copies of blocks.
+
+What is left out is said in ``conformance.stems.block_cache.copied``.
 
 A copy holds both of its blocks until the step is done where steps overlap, else within the call; ``held`` counts that.
 """

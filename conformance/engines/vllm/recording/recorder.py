@@ -272,7 +272,12 @@ class Recorder:
         """
         names, of_parts = [], self._hashes.are_of_parts
         for last, block in enumerate(blocks, start=first):
-            if block is None or block.is_null or block.block_hash is None or (of_parts and self._hashes.is_of_part(block)):
+            if (
+                block is None
+                or block.is_null
+                or block.block_hash is None
+                or (of_parts and self._hashes.is_of_part(block))
+            ):
                 names.append(b"")
                 continue
             text, place = self._text(block.block_hash), (last + 1) * each - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from conformance.recording.block_records import (
 )
 from conformance.stems.block_cache.copied import StatesOfPasses, WithoutCopies
 from conformance.stems.block_cache.protocol import NEW, RESUMED, RUNNING, Known, Launched, Move, RequestPass, sizes_of
+from conformance.stems.block_pool.protocol import NULL
 
 WITHOUT_NAME = ("get", "evict")
 
@@ -40,15 +41,14 @@ class ShownBlocks:
 
 class Player:
     """Plays a recording. ``shown``: see ``ShownBlocks``. ``tables``: by request and group, the blocks as the workers
-    have them; what is shown has each state at its own place. ``before``: those that the last call has changed, as
-    they were.
+    have them; what is shown has each state at its own place.
     """
 
     def __init__(self, start: RecordedStart) -> None:
         self._sizes = sizes_of(start.config)
         self._done, self._states = WithoutCopies(), StatesOfPasses(self._sizes)
         self.tables: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.before: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._before: dict[tuple[int, int], tuple[int, ...]] = {}  # that the last call has changed
         self.shown = ShownBlocks()
         self.begins(start)
 
@@ -87,7 +87,7 @@ class Player:
             self._done.takes(_move(move))
         self._states.follow(self._done)
         shown.refs, shown.names, shown.places, shown.available = {}, {}, {}, call.available
-        self.before.clear()
+        self._before.clear()
         for move in call.moves:
             shown.refs.update((block, count) for block, count in zip(move.blocks, move.refs, strict=False) if block)
             self._names(move)
@@ -105,7 +105,7 @@ class Player:
     def _changes(self, change: TableChange) -> None:
         """A table of a request has changed."""
         key = change.request, change.group
-        before = self.before[key] = self.tables[key]
+        before = self._before[key] = self.tables[key]
         table = list(before[: change.keep])
         pairs = list(zip(change.changed[::2], change.changed[1::2], strict=True))
         for place, block in pairs:
@@ -115,6 +115,14 @@ class Player:
         places = [*(place for place, _ in pairs), *appended]
         self.shown.places[key] = places if change.keep == len(before) else None
         self._shows(change.request)
+
+    def block(self, request: int, group: int, column: int) -> int:
+        """The block at a place of a table, the null block where there is none."""
+        return _at(self.tables.get((request, group), ()), column)
+
+    def blocks(self, request: int, group: int, column: int) -> set[int]:
+        """The blocks that have stood at a place of a table in the last call, at its beginning or at its end."""
+        return {self.block(request, group, column), _at(self._before.get((request, group), ()), column)}
 
     def _puts_states(self, requests: Iterable[int]) -> None:
         """States that stand at other places of these requests' tables than their own are shown at their own."""
@@ -162,6 +170,10 @@ class Player:
             self.shown.names.update((block, name) for block, name in zip(move.blocks, move.names, strict=True) if block)
         elif KINDS[move.kind] in WITHOUT_NAME:
             self.shown.names.update((block, b"") for block in move.blocks if block)
+
+
+def _at(table: Sequence[int], column: int) -> int:
+    return table[column] if column < len(table) else NULL
 
 
 def _move(move: RecordedMove) -> Move:

@@ -183,7 +183,7 @@ class RecordedRun:
             if one.block in self._unplaced:
                 self._unplaced.discard(one.block)
                 pool = self.law.state.pool
-                self.law.state = but(self.law.state, pool=but(pool, index=pool.index.put(one.block, one.index)))
+                self.law.state = but(self.law.state, pool=but(pool, index=pool.index.put(one.block, one.column)))
             if (changed := self.stories.names(one)) is not None and one.request in self.follower.here:
                 self._renumber(one, *changed)
 
@@ -191,8 +191,8 @@ class RecordedRun:
         """The blocks of a request at this place contain a prefix whose number has changed."""
         for row in self.follower.here[one.request].rows:
             pool = self.law.state.pool
-            index = self._sizes.index(pool.group(row), one.place)
-            block = NULL if index is None else pool.table(row, index)
+            column = self._sizes.column(pool.group(row), one.place)
+            block = NULL if column is None else pool.table(row, column)
             if block != NULL and pool.content(block) == old:
                 self.law.state = but(self.law.state, pool=but(pool, content=pool.content.put(block, new)))
 
@@ -205,7 +205,7 @@ class RecordedRun:
         computed = self.parts.named(call, self.follower.here)
         self.follower.call(self.engine.moves, self.seen.requests, step, call.preempted)
         passes = {} if step is None else step.passes
-        self.parts.follow(call, self.seen.names, passes, self.follower.here, computed)
+        self.parts.follow(call, passes, self.follower.here, computed)
         if step is not None:
             self._asked = {*self._asked, *step.passes}
         waiting = {request for request, _ in self.follower.kept}

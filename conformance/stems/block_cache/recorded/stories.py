@@ -21,17 +21,17 @@ class Sizes:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.of_groups = sizes_of(config)
-        self.unit: int = config.get("unit", config["block_size"])
-        self._each = [size // self.unit for size in self.of_groups]
+        self.unit = int(config.get("unit", config["block_size"]))
+        self._each: list[int] = [size // self.unit for size in self.of_groups]
 
-    def last(self, group: int, index: int) -> int:
+    def last(self, group: int, column: int) -> int:
         """The place in a text of the last hash in a block of a table."""
-        return (index + 1) * self._each[group] - 1
+        return (column + 1) * self._each[group] - 1
 
-    def index(self, group: int, place: int) -> int | None:
-        """The block of a table that ends with this hash of a text, ``None`` where none does."""
-        index, rest = divmod(place + 1, self._each[group])
-        return None if rest else index - 1
+    def column(self, group: int, place: int) -> int | None:
+        """The place in a table of the block that ends with this hash of a text, ``None`` where none does."""
+        blocks, rest = divmod(place + 1, self._each[group])
+        return None if rest else blocks - 1
 
     def is_part(self, group: int, tokens: int) -> bool:
         """Text of so many tokens ends inside a block of the group."""
@@ -44,14 +44,14 @@ class Sizes:
 
 class NamedPlace(NamedTuple):
     """The text of a request up to the end of this place has this digest. ``block``: the block that says so, which
-    stands at the place ``index`` of a table; 0 where the recording says it of the request itself.
+    stands at the place ``column`` of a table; 0 where the recording says it of the request itself.
     """
 
     request: int
     place: int
     digest: bytes
     block: int
-    index: int
+    column: int
 
 
 class Digests:
@@ -78,10 +78,10 @@ class Digests:
         touched: set[int] = set()
         for move in call.moves:
             if move.kind == CACHE:
-                for index, (block, digest) in enumerate(zip(move.blocks, move.names, strict=True), start=move.first):
+                for column, (block, digest) in enumerate(zip(move.blocks, move.names, strict=True), start=move.first):
                     if digest:
                         self._of_block[block] = digest
-                        yield NamedPlace(move.request, self._sizes.last(move.group, index), digest, block, index)
+                        yield NamedPlace(move.request, self._sizes.last(move.group, column), digest, block, column)
             elif move.kind == PARTIAL and move.names:
                 yield self._partial(move)
             elif move.kind in (GET, EVICT):
@@ -92,26 +92,26 @@ class Digests:
             elif move.kind == RESET:
                 self._of_block.clear()
         for change in call.tables if touched else ():
-            for index, block in enumerate(change.more, start=change.keep):
+            for column, block in enumerate(change.more, start=change.keep):
                 if block in touched and (known := self._of_block.get(block)) is not None:
-                    yield NamedPlace(change.request, self._sizes.last(change.group, index), known, block, index)
+                    yield NamedPlace(change.request, self._sizes.last(change.group, column), known, block, column)
 
     def _partial(self, move: RecordedMove) -> NamedPlace:
         (block,), (digest, whole) = move.blocks, move.names
         if whole:
             self._of_block[block] = whole
-        index = -(-move.first // self._sizes.of_groups[move.group]) - 1
-        return NamedPlace(move.request, self._sizes.place(move.first), digest, block, index)
+        column = -(-move.first // self._sizes.of_groups[move.group]) - 1
+        return NamedPlace(move.request, self._sizes.place(move.first), digest, block, column)
 
     def _of_start(self, start: RecordedStart) -> Iterator[NamedPlace]:
         self._of_block = {block: digest for block, _, digest in start.names}
         apart = {tuple(one[:3]): one[3] for one in start.places}
         for one in start.requests:
             for group, table in enumerate(one.tables):
-                for column, block in enumerate(table):
+                for at, block in enumerate(table):
                     if (digest := self._of_block.get(block)) is not None:
-                        index = apart.get((one.request, group, block), column)
-                        yield NamedPlace(one.request, self._sizes.last(group, index), digest, block, index)
+                        column = apart.get((one.request, group, block), at)
+                        yield NamedPlace(one.request, self._sizes.last(group, column), digest, block, column)
 
 
 class RecordedStories:
@@ -194,10 +194,10 @@ class RecordedStories:
         """The places that are known, with their prefixes."""
         groups = {size: group for group, size in reversed([*enumerate(self._sizes.of_groups)])}
         return [
-            ((self.cut(text, group), index), number)
+            ((self.cut(text, group), column), number)
             for text, request in enumerate(self._requests)
             for (other, place), number in self._at.items()
             if other == request
             for group in groups.values()
-            if (index := self._sizes.index(group, place)) is not None
+            if (column := self._sizes.column(group, place)) is not None
         ]
