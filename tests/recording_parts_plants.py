@@ -298,7 +298,7 @@ PLANTS: dict[Plant, dict[str, Any]] = {
     goes_on_in_what_was_found: PARTS,
     running_state_keeps_its_hash: PARTS,
     part_of_a_longer_text: PARTS,
-    part_before_it_is_computed: WINDOWS,
+    part_before_it_is_computed: {**WINDOWS, "requests": 32, "blocks": 1200, "outputs": 20},
     hit_in_a_part_of_another_text: PARTS,
     new_block_keeps_a_part: PARTS,
     state_of_a_shorter_text: PARTS,

@@ -80,7 +80,7 @@ class StatesOfPasses:
                     done.apart(move)
                     self.stands(move.request, move.group, move.blocks[0], place - 1)
 
-    def moves(self, request: int, group: int) -> bool:
+    def are_apart(self, request: int, group: int) -> bool:
         """A state of the request's table may stand at another place than its own."""
         return any(key[:2] == (request, group) for key in self._places)
 

@@ -14,7 +14,7 @@ from conformance.recording.block_records import KINDS, RecordedLaunch, RecordedM
 from conformance.stems.block_cache.follow import FollowedRequest
 from conformance.stems.block_cache.protocol import RequestPass
 from conformance.stems.block_cache.recorded.player import Player
-from conformance.stems.block_cache.recorded.stories import Sizes
+from conformance.stems.block_cache.recorded.stories import BlockSizes
 from conformance.stems.block_pool.protocol import NULL
 
 
@@ -28,7 +28,7 @@ class State(NamedTuple):
 class HeldStates:
     """``groups``: the groups of layers with states."""
 
-    def __init__(self, groups: Collection[int], sizes: Sizes, player: Player) -> None:
+    def __init__(self, groups: Collection[int], sizes: BlockSizes, player: Player) -> None:
         self.groups, self._sizes, self._player = groups, sizes, player
         self._held: dict[int, State] = {}  # by block
 

@@ -16,7 +16,7 @@ from conformance.stems.block_cache.follow import FollowedRequest
 from conformance.stems.block_cache.protocol import MAMBA, RUNNING, RequestPass
 from conformance.stems.block_cache.recorded.held_states import HeldStates
 from conformance.stems.block_cache.recorded.player import Player
-from conformance.stems.block_cache.recorded.stories import RecordedStories, Sizes
+from conformance.stems.block_cache.recorded.stories import BlockSizes, RecordedStories
 from conformance.stems.block_pool.protocol import NULL
 
 TOLD = "copies_are_told"
@@ -45,7 +45,7 @@ Moves = Sequence[tuple[str, RecordedMove]]  # each with its kind
 class Parts:
     """``sizes``, ``stories``, ``player``: of the recording."""
 
-    def __init__(self, start: RecordedStart, sizes: Sizes, stories: RecordedStories, player: Player) -> None:
+    def __init__(self, start: RecordedStart, sizes: BlockSizes, stories: RecordedStories, player: Player) -> None:
         self._layers, self._sizes, self._stories, self._player = start.config["layers"], sizes, stories, player
         of_states = [group for group, layers in enumerate(self._layers) if layers["kind"] == MAMBA]
         self._states = HeldStates(of_states if "unit" in start.config else [], sizes, player)

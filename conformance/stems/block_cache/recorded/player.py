@@ -128,7 +128,7 @@ class Player:
         """States that stand at other places of these requests' tables than their own are shown at their own."""
         for request in requests:
             for group in self._groups if request in self.shown.requests else ():
-                if self._states.moves(request, group):
+                if self._states.are_apart(request, group):
                     self._shows(request)
                     self.shown.places[request, group] = None
 

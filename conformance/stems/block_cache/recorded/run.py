@@ -26,7 +26,7 @@ from conformance.stems.block_cache.protocol import Launched
 from conformance.stems.block_cache.recorded.parts import Parts
 from conformance.stems.block_cache.recorded.player import Player, ShownBlocks
 from conformance.stems.block_cache.recorded.state import first_state, standing_state
-from conformance.stems.block_cache.recorded.stories import GET, Digests, NamedPlace, RecordedStories, Sizes
+from conformance.stems.block_cache.recorded.stories import GET, BlockSizes, Digests, NamedPlace, RecordedStories
 from conformance.stems.block_cache.run import must_have_left
 from spec import block_cache as law
 from spec.block_cache import BlockCacheState
@@ -56,7 +56,7 @@ class RecordedRun:
     lacks: Collection[str] = ()
 
     def __init__(self, start: RecordedStart) -> None:
-        sizes = Sizes(start.config)
+        sizes = BlockSizes(start.config)
         self.stories, self.engine, self._digests = RecordedStories(sizes), Player(start), Digests(sizes)
         stories, self._sizes = self.stories, sizes
         for one in self._digests.named(start):

@@ -14,7 +14,7 @@ GET, TOUCH, CACHE, PARTIAL, EVICT, RESET = map(
 )
 
 
-class Sizes:
+class BlockSizes:
     """What a hash covers in the blocks of each group. ``unit``: the tokens of a hash. ``of_groups``: by group, those of
     a block. A place of a text is counted in hashes, a place of a table in blocks.
     """
@@ -62,7 +62,7 @@ class Digests:
     or that it got there from the prefix cache, unless the recording says that the request's own text has another.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: BlockSizes) -> None:
         self._sizes = sizes
         self._of_block: dict[int, bytes] = {}
 
@@ -123,7 +123,7 @@ class RecordedStories:
 
     arity = 2
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: BlockSizes) -> None:
         self._sizes = sizes
         self._requests: list[int] = []  # by text
         self._at: dict[tuple[int, int], int] = {}  # by request and place in its text
