@@ -9,16 +9,23 @@ import pytest
 from recording_parts_plants import HARMLESS, PARTS, PLANTS, WINDOWS
 from recording_plants import Plant
 from test_recording import KEY, NEWEST, judged_with, release_of
+from typer.testing import CliRunner
 
-from conformance.engines.vllm import RELEASES
-from conformance.engines.vllm.load import LoadedScheduler, ServerLoad
+from conformance.driver.protocol import Json
+from conformance.engines.vllm import PLUGIN, RELEASES
+from conformance.engines.vllm.load import SERVERS, LoadedScheduler, ServerLoad
 from conformance.engines.vllm.recording.recorder import Recorder
+from conformance.engines.vllm.scheduler import VLLMScheduler
 from conformance.engines.vllm.settings import Tuning
 from conformance.recording.block_records import LAUNCH, RecordedCall, RecordedLaunch, RecordedStart, unpacked
-from conformance.recording.segments import UNIT, SegmentWriter, records
+from conformance.recording.segments import UNIT, NotARecording, SegmentWriter, records
+from conformance.stems.block_cache.claims import SIZES
 from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged
 from conformance.stems.block_cache.recorded.parts import HELD, OWN_COPY
+from conformance.stems.block_cache.rules import HOST_POOLS, HOSTS
 from conformance.traces import cause_files
+from slotproof.cli import app
+from slotproof.console.codes import HOLDS
 
 pytestmark = pytest.mark.engine
 FULL, LARGE, STATES = {"kind": "full"}, {"kind": "full", "block_size": 32}, {"kind": "mamba"}
@@ -188,3 +195,32 @@ def test_a_recording_without_the_new_fields_is_read() -> None:
     call = RecordedCall(LAUNCH, 1, "schedule", [], [], 0, [], [], [], "", [1, [], [], [], [], [], []])
     launch = RecordedLaunch(*call.rest)
     assert (call.parts, launch.copies, launch.states) == ((), (), ())
+
+
+# The command.
+
+
+def test_each_kind_of_server_is_recorded(tmp_path: Path) -> None:
+    assert PLUGIN.under_loads == tuple(SERVERS)
+    path = str(tmp_path / "a.rec")
+    for kind in PLUGIN.under_loads:
+        words = ["record", "--demo", "vllm", "--release", NEWEST, "--server", kind, "--steps", "60", "-o", path]
+        assert CliRunner().invoke(app, words).exit_code == HOLDS
+        found = CliRunner().invoke(app, ["judge", path])
+        assert found.exit_code == HOLDS
+        assert "no law is broken in " in found.output
+    assert "blocks of 8 or 16 or 32 tokens" in found.output
+
+
+@pytest.mark.parametrize("host", [HOSTS[0], HOST_POOLS[0]], ids=["slots", "pool"])
+def test_a_server_with_host_memory_is_refused(tmp_path: Path, host: Json) -> None:
+    """What copies to and from host memory do is not recorded. The server is recorded, and the judge says why not."""
+    of_host = {"transfers": True, "host": host, "layers": [FULL], "drafts": 0, "steps_in_flight": 1, "caching": True}
+    driven = VLLMScheduler(release_of(), {**SIZES, **of_host})
+    recorder = Recorder(driven._scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    driven.add(1, range(10), 2)
+    driven.schedule()
+    recorder.stop()
+    assert recorder.failure is None
+    with pytest.raises(NotARecording, match="what no recording says: a KV connector: its transfers are not recorded"):
+        judged(tmp_path / "a")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,25 @@ class ServerLoad:
         """The groups of layers."""
         windows: tuple[Json, ...] = ({"kind": WINDOW, "window": self.window},) if self.window else ()
         return self.layers or ({"kind": FULL}, *windows)
+
+
+STATES: Json = {"kind": MAMBA, "checkpoint": 8}
+RETAINS = Tuning(retention=0)
+SERVERS: dict[str, Mapping[str, Any]] = {
+    "plain": {},
+    "window": {"window": 40},
+    "states": {"layers": ({"kind": FULL}, STATES), "tuning": RETAINS, "turns": 40},
+    "parts": {"layers": ({"kind": FULL}, {"kind": MAMBA}), "tuning": Tuning(retention=0, match=4), "turns": 40},
+    "sizes": {
+        "layers": (
+            {"kind": FULL, "block_size": 32},
+            {"kind": WINDOW, "window": 24},
+            {"kind": WINDOW, "window": 40, "block_size": 8},
+        ),
+        "tuning": RETAINS,
+        "turns": 40,
+    },
+}  # what ``ServerLoad`` is for each kind of server
 
 
 class LoadedScheduler:

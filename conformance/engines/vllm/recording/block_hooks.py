@@ -146,14 +146,18 @@ class BlockHooks:
     def _partial(self, function: Function, pool: Any) -> Function:
         given = _by_name(function)
 
+        def names(block: Any) -> tuple[Any, int]:
+            return block.block_hash, len(pool.cached_block_hashes_by_block.get(block.block_id, ()))
+
         def cache_partial_block(*args: Any, **kwargs: Any) -> Any:
-            block, tokens = given("block", args, kwargs), given("num_tokens", args, kwargs)
-            before = block.block_hash, *pool.cached_block_hashes_by_block.get(block.block_id, ())
+            block = given("block", args, kwargs)
+            before = names(block)
             done = function(*args, **kwargs)
-            request, group = given("request", args, kwargs), given("kv_cache_group_id", args, kwargs)
             replaces = given("replace_existing_hashes", args, kwargs)
-            if done is None or (done in before and not replaces):  # the null block gets no hash
+            if done is None or (before == names(block) and not replaces):  # the null block gets no hash
                 return done
+            request, group = given("request", args, kwargs), given("kv_cache_group_id", args, kwargs)
+            tokens = given("num_tokens", args, kwargs)
             if replaces:
                 self._take(Noted("evict", [block], request, group))
             self._take(Noted("cache_partial", [block], request, group, tokens, done))

@@ -42,9 +42,10 @@ def text_of(pool: Any) -> Callable[[bytes], bytes]:
     return (lambda key: key[:-more]) if more and join(tried, 7)[:-more] == tried else split
 
 
-def group_of(pool: Any, key: bytes) -> int:
-    """The group of layers of a hash of the pool."""
-    return int(type(pool).__init__.__globals__["get_group_id"](key))
+def group_of(pool: Any) -> Callable[[bytes], int]:
+    """Says the group of layers of a hash of the pool."""
+    found: Callable[[bytes], int] = type(pool).__init__.__globals__["get_group_id"]
+    return found
 
 
 def status(request: Any) -> str:
@@ -108,6 +109,7 @@ class Hashes:
         self._pool, self._singles = manager.block_pool, manager.coordinator.single_type_managers
         self._unit = int(getattr(self._pool, "hash_block_size", 0) or self._singles[0].block_size)
         self._sizes = [single.block_size for single in self._singles]
+        self._group_of = group_of(self._pool)
         self._each = [max(1, size // self._unit) for size in self._sizes]
         self.are_of_parts = any(each > 1 for each in self._each)
         self._apart = [(group, single) for group, single in enumerate(self._singles)
@@ -127,7 +129,7 @@ class Hashes:
 
     def _size_of(self, block: Any) -> int:
         """The tokens of a block that has a hash."""
-        return int(self._sizes[group_of(self._pool, block.block_hash)])
+        return int(self._sizes[self._group_of(block.block_hash)])
 
     def of_parts(self, block: Any) -> list[bytes]:
         """The hashes of parts of a block. Beside its first hash a block has those of parts alone."""

@@ -59,7 +59,7 @@ class Recorder:
         self._pool = self._manager.block_pool
         self._singles = self._manager.coordinator.single_type_managers
         self._text = layout.text_of(self._pool)
-        self._hashes = layout.Hashes(scheduler)
+        self._group_of, self._hashes = layout.group_of(self._pool), layout.Hashes(scheduler)
         self.calls = 0
         self.failure: Exception | None = None
         self._digests: dict[bytes, bytes] = {}
@@ -406,7 +406,7 @@ class Recorder:
         self._writer.write(packed(record), start=True)
 
     def _named(self, block: Any) -> tuple[int, bytes]:
-        return layout.group_of(self._pool, block.block_hash), self._digest(self._text(block.block_hash))
+        return self._group_of(block.block_hash), self._digest(self._text(block.block_hash))
 
     def _request(self, request: Any) -> list[Any]:
         number = self._numbers[request.request_id]
