@@ -235,15 +235,13 @@ def block_has_its_first_hash(core: Core, happens: Happens) -> Planted:
 
 def window_slides_a_block_too_far(core: Core, happens: Happens) -> Planted:
     """A window with small blocks gives up a block that the next token still reads."""
-    skips = core.window.get_num_skipped_tokens
+    removes = core.single.remove_skipped_blocks
 
-    def get_num_skipped_tokens(self: Any, num_computed_tokens: int) -> int:
-        skipped = int(skips(self, num_computed_tokens))
-        if self.block_size == 8 and skipped > 0 and skipped + 16 < num_computed_tokens and happens():
-            return skipped + 8
-        return skipped
+    def remove_skipped_blocks(self: Any, request_id: str, processed: int, *args: Any) -> None:
+        slides = self.block_size == 8 and self.get_num_skipped_tokens(processed) > 0
+        removes(self, request_id, processed + 8 if slides and happens() else processed, *args)
 
-    return core.window, "get_num_skipped_tokens", get_num_skipped_tokens
+    return core.single, "remove_skipped_blocks", remove_skipped_blocks
 
 
 def small_blocks_are_counted_as_large(core: Core, happens: Happens) -> Planted:
@@ -304,7 +302,7 @@ PLANTS: dict[Plant, dict[str, Any]] = {
     state_of_a_shorter_text: PARTS,
     checkpoint_keeps_the_hash_of_its_place: CHECKPOINTS,
     block_has_its_first_hash: WINDOWS,
-    window_slides_a_block_too_far: WINDOWS,
+    window_slides_a_block_too_far: {**WINDOWS, "steps_in_flight": 1},  # else what is in flight may be given up
     small_blocks_are_counted_as_large: WINDOWS,
     group_lacks_a_block_of_the_hit: WINDOWS,
 }
