@@ -585,6 +585,10 @@ def record_server(
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="With --demo: so many steps of the scheduler.")] = 2000,
     seed: Annotated[int, typer.Option(help="With --demo: the seed of the load.")] = 1,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="With --demo: plain, window, states, parts or sizes; see the page."),
+    ] = None,
 ) -> None:
     """Record what a server does to its KV cache, call by call.
 
@@ -595,10 +599,12 @@ def record_server(
     _one_of(release, source)
     if demo is not None and command:
         raise UsageError(f"--demo {demo}: a server's command is given, too; give one of them")
+    if demo is None and server is not None:
+        raise UsageError(f"--server {server}: it is of --demo, which is not given")
     raise typer.Exit(
         recording.server(command or [], out)
         if demo is None
-        else recording.demo(demo, release, source, steps, out, seed)
+        else recording.demo(demo, release, source, steps, out, seed, server)
     )
 
 

@@ -81,6 +81,11 @@ COMMANDS = [
 # Options of check: numbers, times, names.
 OPTIONS = [
     A("check ours --exampels 3", r"--examples"),
+    A("record --demo vllm --server nosuch", r"--server nosuch.*plain, window, states, parts, sizes"),
+    A("record --demo sglang --server parts", r"--server parts.*one kind"),
+    A("record --server parts", r"--server parts.*--demo"),
+    A("record --demo vllm --server=", r"--server"),
+    A("record --demo vllm --server parts ls", r"--demo vllm"),
     A("check ours --examples three", r"--examples.*integer"),
     A("check ours --examples 0", r"--examples"),
     A("check ours --examples -5", r"--examples"),

@@ -120,6 +120,7 @@ EXECUTED: dict[str, tuple[Small | Nightly | InCI, ...]] = {
     "slotproof events stream.msgpack --late": (Small("events stream.msgpack --late"),),
     "slotproof events stream.msgpack --format json": (Small("events stream.msgpack --format json"),),
     "slotproof record --demo vllm --release 0.33.0 --steps 500 -o cache.rec": (Nightly(release=True),),
+    "slotproof record --demo vllm --release 0.33.0 --server parts --steps 3000 -o cache.rec": (Nightly(release=True),),
     "slotproof record --demo sglang --release 0.5.23 --steps 500 -o cache.rec": (Nightly(release=True),),
     "slotproof judge cache.rec": (Small("judge cache.rec"),),
     "slotproof watch cache.rec": (Small("watch cache.rec --for 5s"),),

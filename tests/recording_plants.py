@@ -21,6 +21,7 @@ class Core(NamedTuple):
     window: Any
     manager: Any
     scheduler: Any
+    full: Any
 
 
 Planted = tuple[Any, str, Any]
@@ -199,7 +200,7 @@ def abort_is_passed_over(core: Core, happens: Happens) -> Planted:
 
 
 # Each with the load, beside the default, that it needs.
-PLANTS: dict[Plant, dict[str, int]] = {
+PLANTS: dict[Plant, dict[str, Any]] = {
     last_block_is_not_freed: {},
     block_is_freed_twice: {},
     touch_forgets_a_holder: {},

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from recording_parts_plants import PARTS
 from recording_plants import PLANTS, Core, Plant
 from typer.testing import CliRunner
 
@@ -38,7 +39,7 @@ from slotproof.console.codes import BROKEN, HOLDS, USAGE
 pytestmark = pytest.mark.engine
 NEWEST = RELEASES[-1]
 KEY = bytes(32)
-LOADS: list[dict[str, int]] = [
+LOADS: list[dict[str, Any]] = [
     {},
     {"blocks": 120},
     {"blocks": 150, "aborts": 20, "resets": 30},
@@ -52,7 +53,7 @@ def release_of(version: str = NEWEST) -> VLLMRelease:
     return PLUGIN._import(version, None)
 
 
-def recorded(path: Path, load: dict[str, int], steps: int, seed: int = 1, version: str = NEWEST) -> Recorder:
+def recorded(path: Path, load: dict[str, Any], steps: int, seed: int = 1, version: str = NEWEST) -> Recorder:
     """Records so many steps of a scheduler under load."""
     loaded = LoadedScheduler(release_of(version), ServerLoad(**load), seed)
     recorder = Recorder(loaded.scheduler, SegmentWriter(path), KEY)
@@ -67,7 +68,7 @@ def recorded(path: Path, load: dict[str, int], steps: int, seed: int = 1, versio
 
 
 @pytest.mark.parametrize("load", LOADS, ids=str)
-def test_a_release_under_load_keeps_the_law(tmp_path: Path, load: dict[str, int]) -> None:
+def test_a_release_under_load_keeps_the_law(tmp_path: Path, load: dict[str, Any]) -> None:
     recorder = recorded(tmp_path / "a", load, 300)
     verdict = judged(tmp_path / "a")
     assert verdict.broken is None
@@ -79,7 +80,7 @@ def test_a_release_under_load_keeps_the_law(tmp_path: Path, load: dict[str, int]
 @pytest.mark.parametrize("seed", range(2, 6))
 @pytest.mark.parametrize("version", RELEASES[-3:])
 @pytest.mark.parametrize("load", LOADS, ids=str)
-def test_each_release_under_load_keeps_the_law(tmp_path: Path, load: dict[str, int], version: str, seed: int) -> None:
+def test_each_release_under_load_keeps_the_law(tmp_path: Path, load: dict[str, Any], version: str, seed: int) -> None:
     recorded(tmp_path / "a", load, 2000, seed, version)
     assert judged(tmp_path / "a").broken is None
 
@@ -109,6 +110,7 @@ def core_of(release: VLLMRelease) -> Core:
         single.SlidingWindowManager,
         manager.KVCacheManager,
         scheduler.Scheduler,
+        single.FullAttentionManager,
     )
 
 
@@ -149,7 +151,7 @@ def named(name: str) -> Plant:
 
 
 def judged_with(
-    plant: Plant, path: Path, skips: int, load: dict[str, int] | None = None
+    plant: Plant, path: Path, skips: int, load: dict[str, Any] | None = None
 ) -> tuple[JudgedRecording, int]:
     """The verdict on a release with a bug, which happens once, after ``skips`` chances; and the call in which it
     happens.
@@ -190,13 +192,14 @@ class Renamed(LoadedScheduler):
         return [(token * 7919) % 1000003 + 5000 for token in super()._tokens(count)]
 
 
-def test_a_recording_has_no_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("load", [{"blocks": 150}, PARTS], ids=["plain", "parts"])
+def test_a_recording_has_no_text(tmp_path: Path, load: dict[str, Any]) -> None:
     """Two runs that are equal but for a bijection of token ids give recordings that differ in digests and times
     alone; and those have different digests where the keys differ.
     """
     made = []
     for number, (kind, key) in enumerate([(LoadedScheduler, KEY), (Renamed, KEY), (LoadedScheduler, bytes(31) + b"1")]):
-        loaded = kind(release_of(), ServerLoad(blocks=150), 1)
+        loaded = kind(release_of(), ServerLoad(**load), 1)
         recorder = Recorder(loaded.scheduler, SegmentWriter(tmp_path / f"{number}"), key)
         for _ in loaded.steps(150):
             pass
@@ -222,9 +225,10 @@ def masked(value: Any, digests: list[bytes], depth: int = 0) -> Any:
     return value
 
 
-def test_recording_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{}, {**PARTS, "blocks": 150}], ids=["plain", "parts"])
+def test_recording_changes_nothing(tmp_path: Path, more: dict[str, Any]) -> None:
     """Step by step, a scheduler that is recorded does what one does that is not."""
-    load = ServerLoad(blocks=120, drafts=2, steps_in_flight=1, aborts=10, resets=20)
+    load = ServerLoad(**{"blocks": 120, "drafts": 2, "steps_in_flight": 1, "aborts": 10, "resets": 20, **more})
     both = [LoadedScheduler(release_of(), load, 3) for _ in range(2)]
     recorder = Recorder(both[1].scheduler, SegmentWriter(tmp_path / "a"), KEY)
     for _ in range(300):
@@ -252,9 +256,11 @@ class OnDevice:
     __hash__ = object.__hash__
 
 
-def test_no_hook_waits_for_a_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{}, {**PARTS, "blocks": 150}], ids=["plain", "parts"])
+def test_no_hook_waits_for_a_device(tmp_path: Path, more: dict[str, Any]) -> None:
     """What may be a tensor of a device, in what the hooks are given, is never read."""
-    loaded = LoadedScheduler(release_of(), ServerLoad(blocks=120, drafts=2, steps_in_flight=1, aborts=10, resets=20), 1)
+    load = {"blocks": 120, "drafts": 2, "steps_in_flight": 1, "aborts": 10, "resets": 20, **more}
+    loaded = LoadedScheduler(release_of(), ServerLoad(**load), 1)
     recorder = Recorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
     update, add = loaded.scheduler.update_from_output, loaded.scheduler.add_request
     given = {"outputs": 0, "requests": 0}

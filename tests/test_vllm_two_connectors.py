@@ -55,7 +55,7 @@ class Half:
 
     def __init__(self, *loads: RequestLoad) -> None:
         self.loads = list(loads)
-        self.told: list[Any] = []
+        self.told: list[tuple[Any, ...]] = []
 
     def begun(self) -> dict[int, RequestLoad]:
         return {1: self.loads.pop()} if self.loads else {}
@@ -98,11 +98,12 @@ def test_blocks_that_both_keep_are_no_verdict() -> None:
 
 
 def test_requests_are_of_two_kinds_where_an_own_connector_decides() -> None:
-    alone, host = {**BASE, "transfers": True}, {"host": {}}
+    alone: Json = {**BASE, "transfers": True}
+    beside: Json = {**alone, "host": {}, "servers": True}
     assert [exchanges(alone), has_own_connector(alone)] == [True, False]
-    assert not exchanges({**alone, **host})
-    assert has_own_connector({**alone, **host, "servers": True})
-    assert not has_own_connector({**alone, **host, "servers": True, "transfers": False})
+    assert not exchanges({**alone, "host": {}})
+    assert has_own_connector(beside)
+    assert not has_own_connector({**beside, "transfers": False})
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -103,7 +103,7 @@ class Plugin(Protocol):
     It may have ``under_load``, for ``slotproof record --demo``: a function of a release, a seed, how many requests run
     at a time, and the folder ``source`` of a checkout; without a release and a folder it is the newest release that is
     known. It returns an object whose ``scheduler`` is the engine's own, and whose ``step()`` makes a step under random
-    load.
+    load. Where it has ``under_loads``, the names of several kinds of servers, it takes one of them as ``server``.
 
     It may have ``newest``, a function that returns the newest release on the package index, for ``slotproof engines
     --newest``. Then ``stems`` are the stems that the engine has in some release; without ``stems`` it has all.

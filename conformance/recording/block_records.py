@@ -7,6 +7,7 @@ numbered from 1 on in the order in which they came, blocks as the engine numbers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -15,17 +16,22 @@ from conformance.recording.segments import NotARecording
 
 START, ADD, LAUNCH, DONE, ABORT, RESET, OUTSIDE = range(7)
 CODES = {START: "start", ADD: "add", LAUNCH: "launch", DONE: "done", ABORT: "abort", RESET: "reset", OUTSIDE: "outside"}
-KINDS = ("get", "touch", "free", "cache", "cache_partial", "evict", "reset", "move_hashes", "unpin")
+KINDS = (
+    *("get", "touch", "free", "cache", "cache_partial", "evict", "reset", "move_hashes", "unpin"),
+    *("copy", "free_copies"),
+)
 NOBODY = -1  # in the place of a request or a group that is not known
 
 
 class RecordedMove(NamedTuple):
     """One thing that was done to blocks, see ``Move`` of ``conformance.stems.block_cache.protocol``.
 
-    ``kind``: its place in ``KINDS``. ``blocks``: 0 where a block is left out. ``refs``: the reference counts that the
-    blocks have when the call is over; empty for ``cache``, ``evict`` and ``reset``. ``names``: the digests of the
-    hashes that the blocks have then, empty bytes for a block without one; given for ``cache``, and else only where a
-    block has one that should have none.
+    ``kind``: its place in ``KINDS``; with ``copy`` the request goes on in a copy of the first block, the second one, at
+    the place ``first`` of its table, and with ``free_copies`` copies that are made give back the blocks that they held.
+    ``blocks``: 0 where a block is left out. ``refs``: the reference counts that the blocks have when the call is over,
+    of moves that change them. ``names``: the digests of the hashes of whole blocks that the blocks have then, empty
+    bytes for a block without one; given for ``cache``, and else only where a block has one that should have none. Of
+    ``cache_partial``: the digest of the hash that the block has got, and that of the hash of the whole block.
     """
 
     kind: int
@@ -53,9 +59,12 @@ class RecordedCall(NamedTuple):
     """One call.
 
     ``at``: microseconds since 1970 at its end. ``function``: the engine's function. ``moves``, ``tables``: in order.
-    ``available``: free blocks afterwards. ``own``: request, place and digest, where the hash of a request's own text at
-    this place is another than that of the block that it got there. ``ended``, ``preempted``: requests. ``raised``: the
+    ``available``: free blocks afterwards. ``own``: request, place and digest, where the hash of a request's own text
+    is another than that of the block that it got there, and where it goes on in a copy of a block; a place is that of
+    a hash in the text. ``ended``, ``preempted``: requests. ``raised``: the
     name of the exception that the call raised, else empty. ``rest``: what only a call of this code says, see below.
+    ``parts``: of the blocks whose hashes the call may have changed, those that are found for parts of them, and the
+    digests of these.
 
     ``ADD``: request, tokens of its prompt, the engine's name of the request. ``LAUNCH``: ``RecordedLaunch``. ``DONE``:
     ``RecordedDone``. ``ABORT``: those that were aborted. ``RESET``: whether it was done. ``OUTSIDE``: blocks changed
@@ -73,12 +82,15 @@ class RecordedCall(NamedTuple):
     preempted: list[int]
     raised: str
     rest: list[Any]
+    parts: Sequence[tuple[int, list[bytes]]] = ()
 
 
 class RecordedLaunch(NamedTuple):
     """A step was launched: its number from 1 on; its requests in their order and how many tokens each computes; for
     those that did not run before, and for those for which it is not what was computed before, request and start; those
-    of them that are new, and resumed; request and number of drafts, for those that have any.
+    of them that are new, and resumed; request and number of drafts, for those that have any; the blocks that the
+    workers copy before it, each as source and target; and request, group, tokens and place of the table, where a pass
+    leaves the state after so many tokens of the request, which are not its last, at this place.
     """
 
     step: int
@@ -88,6 +100,8 @@ class RecordedLaunch(NamedTuple):
     new: list[int]
     resumed: list[int]
     drafts: list[tuple[int, int]]
+    copies: Sequence[tuple[int, int]] = ()
+    states: Sequence[tuple[int, int, int, int]] = ()
 
 
 class RecordedDone(NamedTuple):
@@ -116,9 +130,11 @@ class RecordedRequest(NamedTuple):
 class RecordedStart(NamedTuple):
     """The whole state.
 
-    ``engine``, ``version``: what runs. ``config``: as of ``BlockCacheEngine``, as far as the judge needs it.
-    ``unknown``: what of the engine no recording says, in words; then there is no verdict. ``available``: free blocks.
-    ``refs``: of blocks 1 and on. ``names``: block, group and digest. ``steps``: those in flight, as they were launched.
+    ``engine``, ``version``: what runs. ``config``: as of ``BlockCacheEngine``, as far as the judge needs it; and
+    ``unit``, the tokens that a hash covers. ``unknown``: what of the engine no recording says, in words; then there is
+    no verdict. ``available``: free blocks. ``refs``: of blocks 1 and on. ``names``: block, group and digest of whole
+    blocks. ``steps``: those in flight, as they were launched. ``parts``: as of ``RecordedCall``. ``places``: request,
+    group, block and place, where a state stands at another place of a table than its own.
     """
 
     at: int
@@ -131,6 +147,8 @@ class RecordedStart(NamedTuple):
     names: list[tuple[int, int, bytes]]
     requests: list[RecordedRequest]
     steps: list[RecordedLaunch]
+    parts: Sequence[tuple[int, list[bytes]]] = ()
+    places: Sequence[tuple[int, int, int, int]] = ()
 
 
 def packed(record: list[Any]) -> bytes:

@@ -53,14 +53,22 @@ class JudgeOptions:
     name: str = ""
 
 
-def demo(engine: str, release: str | None, source: Path | None, steps: int, file: Path, seed: int) -> int:
-    """Drives an engine's real scheduler under random load, and records it."""
+def demo(
+    engine: str, release: str | None, source: Path | None, steps: int, file: Path, seed: int, kind: str | None = None
+) -> int:
+    """Drives an engine's real scheduler under random load, and records it. ``kind``: of server, where the engine has
+    several.
+    """
     plugin = registry.plugin(engine)
     if not hasattr(plugin, "under_load"):
         raise UsageError(f"--demo {engine}: no load of this engine can be recorded yet")
+    kinds: Sequence[str] = getattr(plugin, "under_loads", ())
+    if kind is not None and kind not in kinds:
+        known = f"known: {', '.join(kinds)}" if kinds else "the engine has one kind of server"
+        raise UsageError(f"--server {kind}: there is no such server; {known}")
     registry.must_be_installed(plugin)
     try:
-        loaded = plugin.under_load(release, seed, source=source)
+        loaded = plugin.under_load(release, seed, source=source, **({} if kind is None else {"server": kind}))
         recorder = start(loaded.scheduler, file, ring=None)
     except (Unsupported, ValueError) as error:
         raise UsageError(f"--demo {engine}: {error}") from None
@@ -192,7 +200,8 @@ def _pool(found: Judged) -> str:
     config = found.start.config
     if isinstance(found, JudgedServer):
         return f"{config['size']} pages of {config['page_size']} tokens, {config['rows']} rows"
-    return f"{config['blocks']} blocks of {config['block_size']} tokens"
+    sizes = sorted({group.get("block_size", config["block_size"]) for group in config["layers"]})
+    return f"{config['blocks']} blocks of {' or '.join(map(str, sizes))} tokens"
 
 
 def _print_wrong(found: Judged) -> None:

@@ -56,6 +56,7 @@ class VLLMPlugin:
     host_bookkeeping: tuple[str, ...] = HOST_BOOKKEEPING
     entrances: Entrances = ENTRANCES
     extra: str = "vllm"
+    under_loads: tuple[str, ...] = ("plain", "window", "states", "parts", "sizes")
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
         """The engines of a release, or of a checkout in the folder ``source``. ``EngineError`` says what is wrong."""
@@ -70,14 +71,14 @@ class VLLMPlugin:
         return Loaded(self.name, release, makers(found), self.own, source=folder, roots=roots, notes=found.notes)
 
     def under_load(
-        self, release: str | None, seed: int, requests: int = 16, source: Path | None = None
+        self, release: str | None, seed: int, requests: int = 16, source: Path | None = None, server: str = "plain"
     ) -> LoadedScheduler:
         """The real scheduler of a release, or of a checkout, with so many random clients. Without both it is the newest
-        release that is known.
+        release that is known. ``server``: one of ``under_loads``.
         """
-        from conformance.engines.vllm.load import LoadedScheduler, ServerLoad
+        from conformance.engines.vllm.load import SERVERS, LoadedScheduler, ServerLoad
 
-        load = ServerLoad(requests=requests, blocks=max(600, 48 * requests))
+        load = ServerLoad(requests=requests, blocks=max(600, 48 * requests), **SERVERS[server])
         newest = self.releases[-1] if release is None and source is None else release
         return LoadedScheduler(self._import(newest, source), load, seed)
 

@@ -30,7 +30,7 @@ from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.server_connector import SAYS_OF_ITSELF, ServerConnector, ServerHalf
 from conformance.engines.vllm.settings import Setup, Tuning
 from conformance.engines.vllm.transfers import AllGroups, Factory
-from conformance.stems.block_cache.protocol import MAMBA
+from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
 REAL = frozenset({"packaging", "torch", "numpy", "msgspec", "cbor2", "regex", "psutil"})
@@ -313,6 +313,14 @@ class VLLMRelease:
             num_speculative_blocks=drafts,
             **more,
         )
+
+    def spec(self, group: Json, size: int, drafts: int, align: bool) -> Any:
+        """A group of layers, as the configuration of a run says it; a block has ``size`` tokens."""
+        if group["kind"] == FULL:
+            return self.full(size)
+        if group["kind"] == WINDOW:
+            return self.window(size, group["window"])
+        return self.mamba(size, drafts, align, group.get("checkpoint"))
 
     def scheduler(self, setup: Setup, groups: Sequence[Any]) -> Any:
         """A Scheduler, or an AsyncScheduler where two or more steps are in flight, whose layers are in these groups."""

@@ -16,6 +16,7 @@ from conformance.engines.vllm.recording.block_hooks import numbers
 from conformance.engines.vllm.release import VLLMRelease
 from conformance.engines.vllm.settings import HostTier, Setup, Tuning
 from conformance.engines.vllm.transfers import TransferParams
+from conformance.stems.block_cache.copied import StatesOfPasses
 from conformance.stems.block_cache.protocol import (
     FULL,
     MAMBA,
@@ -73,7 +74,7 @@ class VLLMScheduler:
         self._watched = Moves(self._scheduler, release.has_copies)
         self._connectors = release.connectors(self._scheduler, self._setup) if self._setup.transfers else None
         self._host = None if self._connectors is None else self._connectors.host
-        self._checkpoints: dict[tuple[int, int, int], int] = {}  # by request, group and block its place
+        self._states = StatesOfPasses(self._sizes)
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
         self._scheduler.kv_event_publisher = StandInPublisher(self._published)
@@ -112,7 +113,7 @@ class VLLMScheduler:
         running = {name for name, request in requests.items() if request.status == self._release.status.RUNNING}
         waits = {name: self._release.placeholders(request) for name, request in requests.items()}
         output = self._scheduler.schedule()
-        self._note_checkpoints()
+        self._watched.follow(self._states)
         if output.num_scheduled_tokens or self._connectors is not None:
             self._flying.append(output)
         preempted = (name for name in running if requests[name].status == self._release.status.PREEMPTED)
@@ -257,31 +258,10 @@ class VLLMScheduler:
             tables=self._tables(request.request_id),
         )
 
-    def _note_checkpoints(self) -> None:
-        """A state that a pass leaves inside its tokens may be of fewer blocks of the text than stand before it in the
-        table of its request.
-        """
-        for move in [*self._watched.moves]:
-            if move.kind == "get":
-                for key in [key for key in self._checkpoints if key[-1] in move.blocks]:
-                    del self._checkpoints[key]
-            elif move.kind == "cache_partial":
-                assert move.request is not None
-                assert move.group is not None
-                place, rest = divmod(move.first, self._sizes[move.group])
-                if not rest:
-                    self._watched.apart(move)
-                    self._checkpoints[move.request, move.group, move.blocks[0]] = place - 1
-
     def _tables(self, name: str) -> Tables:
         """The blocks of a request, each at the place of which its contents are."""
         managers = self._manager.coordinator.single_type_managers
-        tables = [numbers(manager.req_to_blocks.get(name, ())) for manager in managers]
-        for (request, group, block), place in self._checkpoints.items():
-            if request == int(name) and block in (table := tables[group]):
-                column = table.index(block)
-                table[column], table[place] = table[place], table[column]
-        return tuple(map(tuple, tables))
+        return self._states.shown(int(name), [numbers(manager.req_to_blocks.get(name, ())) for manager in managers])
 
     def _named(self, key: bytes) -> Name | None:
         group, digest = self._release.split(key)
@@ -291,15 +271,11 @@ class VLLMScheduler:
     # Its groups of layers.
 
     def _specs(self) -> list[Any]:
-        return [self._spec(group, size) for group, size in zip(self._groups, self._sizes, strict=True)]
-
-    def _spec(self, group: Json, size: int) -> Any:
         setup = self._setup
-        if group["kind"] == FULL:
-            return self._release.full(size)
-        if group["kind"] == WINDOW:
-            return self._release.window(size, group["window"])
-        return self._release.mamba(size, setup.drafts, setup.align, group.get("checkpoint"))
+        return [
+            self._release.spec(group, size, setup.drafts, setup.align)
+            for group, size in zip(self._groups, self._sizes, strict=True)
+        ]
 
 
 def _setup(config: Json) -> Setup:

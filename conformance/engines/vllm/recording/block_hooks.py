@@ -20,9 +20,10 @@ DEEPEST = 16  # so many callers of a method of the pool are looked at
 
 
 class Noted(NamedTuple):
-    """What was done to blocks. ``conformance.stems.block_cache.protocol.Move`` says which kinds there are. ``blocks``:
-    the engine's objects, ``None`` where a block is left out. ``request``: the engine's object, or its id, or ``None``
-    where no caller says for whom.
+    """What was done to blocks. ``conformance.stems.block_cache.protocol.Move`` says which kinds there are; and with
+    ``copy`` the request, which has found the first block, goes on in a copy of it, the second one, at the place
+    ``first`` of its table. ``blocks``: the engine's objects, ``None`` where a block is left out. ``request``: the
+    engine's object, or its id, or ``None`` where no caller says for whom. ``key``: of ``cache_partial`` the hash.
     """
 
     kind: str
@@ -30,6 +31,7 @@ class Noted(NamedTuple):
     request: Any
     group: int | None
     first: int = 0
+    key: bytes = b""
 
 
 class BlockHooks:
@@ -45,6 +47,9 @@ class BlockHooks:
         for name, hook in self._hooks().items():
             if hasattr(pool, name):
                 setattr(pool, name, hook(getattr(pool, name), pool))
+        for group, single in enumerate(manager.coordinator.single_type_managers):
+            if hasattr(single, "_apply_cow"):
+                single._apply_cow = self._copy(single._apply_cow, group)
 
     def _note(self, kind: str, blocks: list[Any]) -> None:
         """Notes what the caller of the caller of this method has done."""
@@ -138,18 +143,24 @@ class BlockHooks:
 
         return cache_full_blocks
 
-    def _partial(self, function: Function, _: Any) -> Function:
+    def _partial(self, function: Function, pool: Any) -> Function:
         given = _by_name(function)
 
+        def names(block: Any) -> tuple[Any, int]:
+            return block.block_hash, len(pool.cached_block_hashes_by_block.get(block.block_id, ()))
+
         def cache_partial_block(*args: Any, **kwargs: Any) -> Any:
+            block = given("block", args, kwargs)
+            before = names(block)
             done = function(*args, **kwargs)
-            request, group = given("request", args, kwargs), given("kv_cache_group_id", args, kwargs)
-            block, tokens = given("block", args, kwargs), given("num_tokens", args, kwargs)
-            if done is None:  # the null block gets no hash
+            replaces = given("replace_existing_hashes", args, kwargs)
+            if done is None or (before == names(block) and not replaces):  # the null block gets no hash
                 return done
-            if given("replace_existing_hashes", args, kwargs):
+            request, group = given("request", args, kwargs), given("kv_cache_group_id", args, kwargs)
+            tokens = given("num_tokens", args, kwargs)
+            if replaces:
                 self._take(Noted("evict", [block], request, group))
-            self._take(Noted("cache_partial", [block], request, group, tokens))
+            self._take(Noted("cache_partial", [block], request, group, tokens, done))
             return done
 
         return cache_partial_block
@@ -187,6 +198,15 @@ class BlockHooks:
             return done
 
         return move_block_hashes
+
+    def _copy(self, function: Function, group: int) -> Function:
+        """Of the cache of one group of layers: a request goes on in a copy of a block that it has found."""
+
+        def apply_cow(request_id: str, block_idx: int, source_block: Any, cow_block: Any) -> None:
+            function(request_id, block_idx, source_block, cow_block)
+            self._take(Noted("copy", [source_block, cow_block], request_id, group, block_idx))
+
+        return apply_cow
 
     def _unpin(self, function: Function, _: Any) -> Function:
         def unpin_blocks(blocks: Any, *args: Any, **kwargs: Any) -> Any:

@@ -38,8 +38,10 @@ from conformance.recording.segments import SegmentWriter
 DIGEST_BYTES = 8
 MOST_DIGESTS = 1 << 16  # that are kept, so that a hash is put through BLAKE2b once
 NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
-COUNTS = frozenset({"get", "touch", "free", "unpin"})  # kinds of moves that change reference counts
+# Kinds of moves that change reference counts.
+COUNTS = frozenset({"get", "touch", "free", "unpin", "copy", "move_hashes", "free_copies"})
 UNNAMED = frozenset({"get", "evict"})  # kinds of moves after which a block has no hash
+NAMING = UNNAMED | {"cache", "cache_partial", "move_hashes"}  # kinds of moves that change what a block is found for
 
 
 class Recorder:
@@ -57,6 +59,7 @@ class Recorder:
         self._pool = self._manager.block_pool
         self._singles = self._manager.coordinator.single_type_managers
         self._text = layout.text_of(self._pool)
+        self._group_of, self._hashes = layout.group_of(self._pool), layout.Hashes(scheduler)
         self.calls = 0
         self.failure: Exception | None = None
         self._digests: dict[bytes, bytes] = {}
@@ -76,6 +79,7 @@ class Recorder:
         self._watch("reset_prefix_cache", RESET, _answer)
         self._see("_preempt_request", self._is_preempted)
         self._see("_free_request", self._is_over)
+        self._see_copies()
         for request in scheduler.requests.values():
             self._knows(request)
         self._begin(not scheduler.running)
@@ -136,6 +140,22 @@ class Recorder:
 
         setattr(self._scheduler, name, seen)
 
+    def _see_copies(self) -> None:
+        """Sees which blocks copies give back, where the release makes copies."""
+        self._is_of_copies = False
+        function = layout.gives_back_copies(self._scheduler)
+        if function is None:
+            return
+
+        def seen(*args: Any, **kwargs: Any) -> Any:
+            self._is_of_copies = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._is_of_copies = False
+
+        self._scheduler._free_cow_retained_blocks = seen
+
     def _is_preempted(self, request: Any) -> None:
         number = self._numbers[request.request_id]
         self._preempted.append(number)
@@ -175,6 +195,8 @@ class Recorder:
             *(self._step, requests, [*counts.values()], starts, new),
             [*map(of, cached.resumed_req_ids)],
             [(of(name), len(tokens)) for name, tokens in drafts.items()] if drafts else [],
+            self._hashes.copies(output),
+            [(of(name), *where) for name, where in self._hashes.states_inside() if name in counts],
         ]
         if counts:
             self._steps[id(output)] = output, said
@@ -212,12 +234,14 @@ class Recorder:
 
     def _noted(self, noted: Noted) -> None:
         if not self._is_stopped:
-            self._moves.append(noted)
+            of_copies = self._is_of_copies and noted.kind == "free"
+            self._moves.append(noted._replace(kind="free_copies") if of_copies else noted)
 
     def _said(self) -> list[Any]:
         """The moves of the call that is over, with the counts and the names that their blocks have now."""
         said = []
-        for kind, blocks, request, group, first in self._moves:
+        for noted in self._moves:
+            kind, blocks, request, group, first, _ = noted
             name: str | None = request if request is None or type(request) is str else request.request_id
             number = NOBODY if name is None else self._numbers.get(name, NOBODY)
             refs, names = [], []
@@ -228,27 +252,67 @@ class Recorder:
                     if kind == "touch":
                         self._got[number] = name
             if kind == "cache":
-                names = self._compared(number, request.block_hashes, blocks, first)
+                names = self._compared(number, request.block_hashes, blocks, first, self._hashes.each(group))
+            elif kind == "cache_partial":
+                names = [self._named_part(number, noted), *self._compared(number, [], blocks, 0)]
+            elif kind == "copy":
+                self._says_of_block(number, name, first, self._hashes.each(group))
             elif kind in UNNAMED and [block for block in blocks if block.block_hash is not None]:
                 names = self._compared(number, [], blocks, 0)
             at = NOBODY if group is None else group
             said.append((NUMBER_OF[kind], number, at, first, numbers(blocks), refs, names))
         return said
 
-    def _compared(self, number: int, hashes: list[bytes], blocks: Iterable[Any], first: int) -> list[bytes]:
-        """The digests of the hashes of blocks, which a request has at the places from ``first`` on; empty for a block
-        that has none or is left out. Notes where the hash of the request's own text is another.
+    def _compared(
+        self, number: int, hashes: list[bytes], blocks: Iterable[Any], first: int, each: int = 1
+    ) -> list[bytes]:
+        """The digests of the hashes of whole blocks, which a request has at the places from ``first`` on; empty for a
+        block that has none or is left out. Notes where the hash of the request's own text is another. ``each``: hashes
+        of a block.
         """
-        names = []
-        for place, block in enumerate(blocks, start=first):
-            if block is None or block.is_null or block.block_hash is None:
+        names, of_parts = [], self._hashes.are_of_parts
+        for last, block in enumerate(blocks, start=first):
+            if (
+                block is None
+                or block.is_null
+                or block.block_hash is None
+                or (of_parts and self._hashes.is_of_part(block))
+            ):
                 names.append(b"")
                 continue
-            text = self._text(block.block_hash)
+            text, place = self._text(block.block_hash), (last + 1) * each - 1
             names.append(self._digest(text))
             if place < len(hashes) and text != hashes[place]:
                 self._own.append((number, place, self._digest(hashes[place])))
         return names
+
+    def _named_part(self, number: int, noted: Noted) -> bytes:
+        """The digest of the hash that a block got for the first tokens of a request. Notes where the hash of these is
+        another.
+        """
+        text, own = self._text(noted.key), noted.request.block_hashes[self._hashes.count(noted.first) - 1]
+        if text != own:
+            self._own.append((number, self._hashes.count(noted.first) - 1, self._digest(own)))
+        return self._digest(text)
+
+    def _says_of_block(self, number: int, name: str | None, place: int, each: int) -> None:
+        """Says the digests of a request's own text in a block of its table."""
+        request = self._scheduler.requests.get(name)
+        if request is not None:
+            hashes = enumerate(request.block_hashes[place * each : (place + 1) * each], start=place * each)
+            self._own += [(number, at, self._digest(own)) for at, own in hashes]
+
+    def _parts(self) -> list[tuple[int, list[bytes]]]:
+        """The blocks of this call that are found for parts, with the digests of these."""
+        if not self._hashes.are_of_parts:
+            return []
+        changed = {id(block): block for noted in self._moves if noted.kind in NAMING for block in noted.blocks
+                   if block is not None and not block.is_null}  # fmt: skip
+        return self._parts_of(changed.values())
+
+    def _parts_of(self, blocks: Iterable[Any]) -> list[tuple[int, list[bytes]]]:
+        found = ((block.block_id, self._hashes.of_parts(block)) for block in blocks)
+        return [(block, [self._digest(self._text(key)) for key in keys]) for block, keys in found if keys]
 
     def _digest(self, hashed: bytes) -> bytes:
         known = self._digests.get(hashed)
@@ -278,7 +342,8 @@ class Recorder:
         for number, name in self._got.items():
             request = self._scheduler.requests.get(name)
             for group in range(len(self._singles) if request is not None else 0):
-                self._compared(number, request.block_hashes, self._tables.get((number, group), ()), 0)
+                table, each = self._tables.get((number, group), ()), self._hashes.each(group)
+                self._compared(number, request.block_hashes, table, 0, each)
 
     # Records.
 
@@ -302,7 +367,7 @@ class Recorder:
         self._compare_found()
         record = [
             *(code, time.time_ns() // 1000, function, moves, changes, self._pool.get_num_free_blocks()),
-            *(self._own, [*self._ended], self._preempted, raised, rest),
+            *(self._own, [*self._ended], self._preempted, raised, rest, self._parts()),
         ]
         self._writer.write(packed(record))
         self.calls += 1
@@ -331,16 +396,17 @@ class Recorder:
         named = [block for block in self._pool.blocks if block.block_hash is not None]
         requests = [self._request(request) for request in self._scheduler.requests.values()
                     if not request.is_finished()]  # fmt: skip
+        places = [(self._numbers[name], *where) for name, where in self._hashes.states_apart() if name in self._numbers]
         record = [
             *(START, time.time_ns() // 1000, layout.ENGINE, layout.version(), layout_of.config, layout_of.unknown),
             *(self._pool.get_num_free_blocks(), [b.ref_cnt for b in self._pool.blocks[1:]]),
-            [(b.block_id, *self._named(b)) for b in named if not b.is_null],
-            *(requests, [said for _, said in self._steps.values()]),
+            [(b.block_id, *self._named(b)) for b in named if not b.is_null and not self._hashes.is_of_part(b)],
+            *(requests, [said for _, said in self._steps.values()], self._parts_of(self._hashes.with_parts()), places),
         ]
         self._writer.write(packed(record), start=True)
 
     def _named(self, block: Any) -> tuple[int, bytes]:
-        return layout.group_of(self._pool, block.block_hash), self._digest(self._text(block.block_hash))
+        return self._group_of(block.block_hash), self._digest(self._text(block.block_hash))
 
     def _request(self, request: Any) -> list[Any]:
         number = self._numbers[request.request_id]

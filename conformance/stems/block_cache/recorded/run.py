@@ -23,9 +23,10 @@ from conformance.recording.block_records import (
 from conformance.stems.block_cache.follow import Follower
 from conformance.stems.block_cache.projection import of_requests, with_row
 from conformance.stems.block_cache.protocol import Launched
+from conformance.stems.block_cache.recorded.parts import Parts
 from conformance.stems.block_cache.recorded.player import Player, ShownBlocks
 from conformance.stems.block_cache.recorded.state import first_state, standing_state
-from conformance.stems.block_cache.recorded.stories import Digests, NamedPlace, RecordedStories
+from conformance.stems.block_cache.recorded.stories import GET, BlockSizes, Digests, NamedPlace, RecordedStories
 from conformance.stems.block_cache.run import must_have_left
 from spec import block_cache as law
 from spec.block_cache import BlockCacheState
@@ -55,8 +56,9 @@ class RecordedRun:
     lacks: Collection[str] = ()
 
     def __init__(self, start: RecordedStart) -> None:
-        self.stories, self.engine, self._digests = RecordedStories(), Player(start), Digests()
-        stories = self.stories
+        sizes = BlockSizes(start.config)
+        self.stories, self.engine, self._digests = RecordedStories(sizes), Player(start), Digests(sizes)
+        stories, self._sizes = self.stories, sizes
         for one in self._digests.named(start):
             stories.names(one)
         held = {block for one in start.requests for table in one.tables for block in table}
@@ -64,13 +66,14 @@ class RecordedRun:
         state = first_state(start.config, stories)
         self.law = Law(law.stem, state)
         self.follower = Follower(self.law, start.config, stories, passes=False)
-        self.law.state = standing_state(state, start, self.follower, stories)
+        self.law.state = standing_state(state, start, self.engine.shown.requests, self.follower, stories)
         self.law.names = Names(row=self.follower.name, text=stories.name)
         self.shadow = Shadow()
         self._flying: deque[tuple[int, Launched, set[int]]] = deque(
             (one.step, self.engine.launches(one), set()) for one in start.steps
         )
         self.engine.begins(start)
+        self.parts = Parts(start, sizes, stories, self.engine)
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: ShownBlocks = self.engine.shown
         self._asked: Iterable[int] = ()  # the requests of the present call
@@ -86,6 +89,7 @@ class RecordedRun:
         assert isinstance(self.record, RecordedStart)
         self._names()
         self.engine.begins(self.record)
+        self.parts.begins(self.record)
         self._asked = [*self.seen.requests]
         yield None
 
@@ -163,6 +167,9 @@ class RecordedRun:
         """The record that is played. Raises ``Finding`` if the engine's call raised an exception."""
         call = self.record
         assert isinstance(call, RecordedCall)
+        for move in call.moves:
+            if move.kind == GET:
+                self._unplaced.difference_update(move.blocks)
         self._names()
         self.engine.plays(call)
         self._asked = {*(request for request, _ in self.seen.places), *call.preempted}
@@ -176,7 +183,7 @@ class RecordedRun:
             if one.block in self._unplaced:
                 self._unplaced.discard(one.block)
                 pool = self.law.state.pool
-                self.law.state = but(self.law.state, pool=but(pool, index=pool.index.put(one.block, one.place)))
+                self.law.state = but(self.law.state, pool=but(pool, index=pool.index.put(one.block, one.column)))
             if (changed := self.stories.names(one)) is not None and one.request in self.follower.here:
                 self._renumber(one, *changed)
 
@@ -184,7 +191,8 @@ class RecordedRun:
         """The blocks of a request at this place contain a prefix whose number has changed."""
         for row in self.follower.here[one.request].rows:
             pool = self.law.state.pool
-            block = pool.table(row, one.place)
+            column = self._sizes.column(pool.group(row), one.place)
+            block = NULL if column is None else pool.table(row, column)
             if block != NULL and pool.content(block) == old:
                 self.law.state = but(self.law.state, pool=but(pool, content=pool.content.put(block, new)))
 
@@ -194,7 +202,10 @@ class RecordedRun:
             dropped.update(call.preempted)
 
     def _explain(self, call: RecordedCall, step: Launched | None = None) -> None:
+        computed = self.parts.named(call, self.follower.here)
         self.follower.call(self.engine.moves, self.seen.requests, step, call.preempted)
+        passes = {} if step is None else step.passes
+        self.parts.follow(call, passes, self.follower.here, computed)
         if step is not None:
             self._asked = {*self._asked, *step.passes}
         waiting = {request for request, _ in self.follower.kept}

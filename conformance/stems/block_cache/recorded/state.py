@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conformance.recording.block_records import RecordedStart
 from conformance.stems.block_cache.follow import Follower
-from conformance.stems.block_cache.protocol import MAMBA, WINDOW, sizes_of
+from conformance.stems.block_cache.protocol import MAMBA, WINDOW, Known, sizes_of
 from conformance.stems.block_cache.recorded.stories import RecordedStories
 from conformance.stems.block_pool.protocol import NULL
 from spec import block_cache as law
@@ -26,7 +26,7 @@ def first_state(config: Mapping[str, Any], stories: RecordedStories) -> BlockCac
     """Every block is free and no row is in use. The sizes are those of the recorded scheduler."""
     groups = config["layers"]
     rows = config["requests"] * (1 + STEPS_IN_FLIGHT) * len(groups)
-    places = -(-config["max_length"] // config["block_size"]) + 2
+    places = -(-config["max_length"] // min(sizes_of(config))) + 2
     tells: Any = stories  # it is called as the law's map is
     pool = block_pool.initial(config["blocks"], rows, places, len(groups), 0, tells)
     pool = but(pool, stories=Domain(0, MOST_STORIES))
@@ -35,9 +35,14 @@ def first_state(config: Mapping[str, Any], stories: RecordedStories) -> BlockCac
 
 
 def standing_state(
-    st: BlockCacheState, start: RecordedStart, follower: Follower, stories: RecordedStories
+    st: BlockCacheState,
+    start: RecordedStart,
+    known: Mapping[int, Known],
+    follower: Follower,
+    stories: RecordedStories,
 ) -> BlockCacheState:
-    """The state that a start shows. ``st``: the first state. ``follower`` gets the requests that have blocks.
+    """The state that a start shows. ``st``: the first state. ``known``: the requests as they are shown. ``follower``
+    gets those that have blocks.
 
     What is not shown is taken as it must be: what a request has computed is its own text, unless the hash of the block
     says otherwise. The place of a block that is free and found is not known until somebody gets the block.
@@ -49,7 +54,8 @@ def standing_state(
         if not any(map(any, one.tables)):
             continue
         computed = one.computed - sum(one.drafts)
-        for row, table in zip(follower.stands(one.request, computed, one.drafts), one.tables, strict=True):
+        rows = follower.stands(one.request, computed, one.drafts)
+        for row, table in zip(rows, known[one.request].tables, strict=True):
             st = _with_row(st, row, follower.story(one.request, st.pool.group(row)), table, computed, named)
     return but(st, pool=but(st.pool, available=start.available))
 
@@ -67,7 +73,7 @@ def _cached(pool: BlockPoolState, start: RecordedStart, stories: RecordedStories
 
 
 def _with_row(
-    st: BlockCacheState, row: int, story: int, table: list[int], computed: int, named: Mapping[int, int]
+    st: BlockCacheState, row: int, story: int, table: Sequence[int], computed: int, named: Mapping[int, int]
 ) -> BlockCacheState:
     """The state with one row more, which has computed so many tokens."""
     pool, done = st.pool, in_pages(computed, st.block_size(row))
