@@ -369,7 +369,7 @@ EDITED = """
         rules.CONFIG |= {**plain, **{name: st.just(value) for name, value in wanted.items()}}
         sink = Sink()
         with edit, suppress(Finding):
-            draw("block_cache", makers["block_cache"], sink, Search(examples=12, seed=3, exclude=listed))
+            draw("block_cache", makers["block_cache"], sink, Search(examples=20, seed=3, exclude=listed))
         return sink.failure[0].law if sink.failure else None
     told = {}
     for name, (wanted, text, _) in json.loads(sys.argv[2]).items():

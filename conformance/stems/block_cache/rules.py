@@ -307,7 +307,7 @@ class BlockCacheMachine(StemMachine):
         others = config["transfers"] and "host" not in config  # of which states may lag behind attention
         if self.excludes(Exclusion.LOADED_PARTS) and others and states:
             config = {**config, "tuning": _without(config["tuning"], "match")}
-        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS) and (retention != 0 or config["eagle"] or others):
+        if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS):
             config = {**config, "layers": _without_checkpoints(config["layers"])}
         return config
 
