@@ -184,6 +184,7 @@ def test_every_exclusion_is_looked_for_above() -> None:
 
 
 # Our scheduler has no host memory: runs on vLLM's are in tests/test_vllm_host_memory.py and test_vllm_host_pool.py.
+BESIDE_HOST: Json = {"host": {"slots": 2}, "servers": True}
 OF_HOST_MEMORY = {
     BlockCacheExclusion.HOST_RESET_AGAIN,
     BlockCacheExclusion.HOST_RESET_UNDER_LOAD,
@@ -243,8 +244,8 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     ),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
     BlockCacheExclusion.PADDED_DRAFTS: (
-        {"layers": [ATTENTION, STATES], "transfers": True, "drafts": 2},
-        {"layers": [ATTENTION, STATES], "transfers": True, "drafts": 0},
+        {"layers": [ATTENTION, STATES], "transfers": True, "drafts": 2, **BESIDE_HOST},
+        {"layers": [ATTENTION, STATES], "transfers": True, "drafts": 0, **BESIDE_HOST},
     ),
     BlockCacheExclusion.STATES_WITH_TRANSFERS: (
         {"layers": [ATTENTION, STATES], "transfers": True},
@@ -307,6 +308,10 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
         (BlockCacheExclusion.PADDED_DRAFTS, {"layers": [ATTENTION, STATES], "drafts": 2}),
+        (
+            BlockCacheExclusion.PADDED_DRAFTS,
+            {"layers": [ATTENTION, STATES], "drafts": 2, "transfers": True, "host": {"slots": 2}},
+        ),
         (BlockCacheExclusion.PADDED_DRAFTS, {"layers": [ATTENTION, WINDOWED], "drafts": 2, "transfers": True}),
         (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
         (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "drafts": 0, "steps_in_flight": 2}),

@@ -261,7 +261,7 @@ class BlockCacheMachine(StemMachine):
             config["steps_in_flight"] = 1
         in_flight = self.excludes(Exclusion.DRAFTS_IN_FLIGHT) and config["steps_in_flight"] > 1
         states = any(group["kind"] == MAMBA for group in config["layers"])
-        inside = has_parts(config) or (config["transfers"] and "host" not in config)  # a hit or a load ends in a block
+        inside = has_parts(config) or exchanges(config)  # a hit or a load ends in a block
         padded = states and inside and self.excludes(Exclusion.PADDED_DRAFTS)
         if in_flight or padded or (states and self.excludes(Exclusion.STATES_WITH_DRAFTS)):
             config |= {"drafts": 0, "eagle": False}
@@ -304,8 +304,7 @@ class BlockCacheMachine(StemMachine):
             config = {**config, "requests": 1}
         if self.excludes(Exclusion.MOVED_HASHES) and states:
             config = {**config, "steps_in_flight": 1}
-        others = config["transfers"] and "host" not in config  # of which states may lag behind attention
-        if self.excludes(Exclusion.LOADED_PARTS) and others and states:
+        if self.excludes(Exclusion.LOADED_PARTS) and exchanges(config) and states:
             config = {**config, "tuning": _without(config["tuning"], "match")}
         if self.excludes(Exclusion.CHECKPOINTS_AFTER_PARTS):
             config = {**config, "layers": _without_checkpoints(config["layers"])}
