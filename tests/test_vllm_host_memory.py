@@ -81,3 +81,28 @@ def test_our_scheduler_has_no_host_memory() -> None:
     config = {"block_size": 4, "blocks": 4, "layers": [{"kind": "full"}], "transfers": True, "host": HOSTS[0]}
     with pytest.raises(Unsupported, match="our scheduler has no host memory"):
         block_cache(config)
+
+
+@pytest.mark.parametrize(("reset_before", "lacks"), [("nothing", None), ("end", 0), ("load", 0), ("launch", None)])
+def test_what_was_in_host_memory_before_a_reset_may_not_come_back(reset_before: str, lacks: int | None) -> None:
+    """Neither what is there, nor what a copy under way writes; but what is copied later."""
+    config = {"block_size": 4, "layers": [{"kind": "full"}], "caching": True, "transfers": True}
+    workers, text = Workers(config), [1, 2, 3, 4]
+    exchange = Exchange(workers, 4)
+    workers.comes(7, 0)
+    workers.received(7, RequestLoad(0, 4, ((1,),)), text, 4)
+
+    def reset(when: str) -> None:
+        if when == reset_before:
+            exchange.forgets_host()
+
+    reset("launch")
+    exchange.launched(Launched({}, stores={0: ((1, 1),)}), {})
+    exchange.completed()
+    reset("end")
+    exchange.stores(0)
+    reset("load")
+    exchange.launched(Launched({}, loads={7: RequestLoad(0, 4, ((2,),), 1, ((1, 2),))}), {7: text})
+    exchange.arrives(7, 0)
+    assert workers.lacks(0, 0, text, 1) is None
+    assert workers.lacks(0, 0, text, 2) == lacks
