@@ -201,10 +201,15 @@ OF_ANSWERS = {
 }
 PARTS: Json = {"layers": [STATES], "tuning": {"match": 2, "retention": 8}}
 READ_BACK: Json = {"layers": [ATTENTION, STATES], "transfers": True, "both_ways": True, "drafts": 1}
+SERVERS: Json = {"servers": True, "both_ways": True}
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.HOST_ANSWERS: (
         {"host": {"slots": 2, "prompt_only": False}},
         {"host": {"slots": 2, "prompt_only": True}},
+    ),
+    BlockCacheExclusion.HOST_BESIDE_SERVERS: (
+        {"transfers": True, "host": {"slots": 2}, "events": False, "reoffers": False, "failure": "fail", **SERVERS},
+        {"transfers": True, "host": {"slots": 2}, "events": False, "reoffers": False, "failure": "recompute"},
     ),
     BlockCacheExclusion.PRIORITY: ({"policy": "priority"}, {"policy": "fcfs"}),
     BlockCacheExclusion.TWO_STEPS: ({"steps_in_flight": 2}, {"steps_in_flight": 1}),
@@ -304,6 +309,13 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
 @pytest.mark.parametrize(
     ("member", "config"),
     [
+        (BlockCacheExclusion.HOST_BESIDE_SERVERS, {"transfers": True, "host": {"slots": 2}, "servers": False}),
+        (BlockCacheExclusion.HOST_BESIDE_SERVERS, {"transfers": True, "host": {"slots": 2}}),
+        (
+            BlockCacheExclusion.HOST_BESIDE_SERVERS,
+            {"transfers": True, "host": {"slots": 2, "pool": "eager"}, **SERVERS},
+        ),
+        (BlockCacheExclusion.HOST_BESIDE_SERVERS, {"transfers": True, "layers": [WINDOWED], "both_ways": True}),
         (BlockCacheExclusion.PRIORITY, {"policy": "priority", "caching": False}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),

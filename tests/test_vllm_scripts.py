@@ -342,6 +342,15 @@ def repaired(self, count, protected):
     return evicted
 ARCCachePolicy.evict = repaired
 """,
+    # Every block that is given to a request is noted.
+    "copy_reads_what_a_load_has_written": """
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
+told = OffloadingConnectorScheduler.update_state_after_alloc
+def repaired(self, request, blocks, count):
+    self._current_batch_allocated_block_ids.update(one for group in blocks.get_block_ids() for one in group if one)
+    told(self, request, blocks, count)
+OffloadingConnectorScheduler.update_state_after_alloc = repaired
+""",
     # The workers wait for the loads that a reset gave up, and then begin copies to the slots that it gave back.
     "host_slot_written_under_load": """
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
@@ -371,7 +380,10 @@ KEEPS = {
     ],
     "0.31.0": ["loaded_requests_wait_for_each_other", "adapter_shares_hash_with_salt"],
     "0.32.0": ["moved_hash_comes_back"],
-    "0.33.0": ["host_reload_after_preemption", "tokens_past_the_end_are_told"],
+    "0.33.0": [
+        *("host_reload_after_preemption", "tokens_past_the_end_are_told"),
+        "copy_reads_what_a_load_has_written",
+    ],
 }
 # Each kept trace that a release breaks, with the newest release that lists it as known.
 LISTED = {found.trace: release for release in RELEASES for found in known.of_release(PLUGIN.folder, release)}

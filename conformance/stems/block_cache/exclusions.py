@@ -44,6 +44,8 @@ class BlockCacheExclusion(StrEnum):
     HOST_RESET_OF_WINDOWS = "block_cache.host_reset_of_windows"  # resets of host memory while a window has moved on
     IDLE_COPIES = "block_cache.idle_copies"  # servers that stay without requests while lazy copies go on
     RESET_OF_STORES = "block_cache.reset_of_stores"  # resets that preempt, while copies to a pool of blocks go on
+    HOST_BESIDE_SERVERS = "block_cache.host_beside_servers"  # host memory, other than a pool of blocks, beside KV
+    # cache from other servers
     HOST_RELOAD = "block_cache.host_reload"  # resets that preempt requests, where there is host memory
     HOST_ANSWERS = "block_cache.host_answers"  # blocks of answers in host memory
     LARGE_STATES = "block_cache.large_states"  # blocks of states that are larger than the smallest blocks

@@ -255,6 +255,9 @@ class BlockCacheMachine(StemMachine):
     def avoiding(self, config: Json) -> Json:
         """The configuration without what known differences need."""
         config = dict(config)
+        pool = "pool" in config.get("host", {})
+        if self.excludes(Exclusion.HOST_BESIDE_SERVERS) and config.get("servers") and not pool:
+            config = _without_servers(config)
         if self.excludes(Exclusion.PRIORITY) and config["caching"]:
             config["policy"] = "fcfs"
         if self.excludes(Exclusion.TWO_STEPS):
