@@ -11,6 +11,7 @@ number from 1 on: ``slot * blocks_per_chunk + part + 1``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -64,7 +65,7 @@ def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
     return {"engine_id": "engine", "kv_connector_extra_config": more}
 
 
-class HostCopies(AllGroups):
+class HostCopies(AllGroups, ABC):
     """The scheduler's half of a connector to host memory, as far as vLLM's two are alike: what workers are told.
 
     ``told``: the class of what a worker answers. ``parts``: blocks of a slot. ``workers``: how many copy each job.
@@ -97,13 +98,13 @@ class HostCopies(AllGroups):
         """How many copies hold each device block: none, since the workers wait before a block is handed out again."""
         return {}
 
+    @abstractmethod
     def done(self, received: Sequence[int], stored: Sequence[int]) -> Any:
         """What the workers say of copies that are done: those into blocks of these requests, and these stores."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shown(self) -> HostTierSnapshot:
         """Host memory, as the release has it."""
-        raise NotImplementedError
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens behind the ``num_computed_tokens`` first are in host memory."""

@@ -27,14 +27,14 @@ class BlockCacheExclusion(StrEnum):
     LOADED_PARTS = "block_cache.loaded_parts"  # transfers of states where it does
     WINDOW_BEFORE_LOADS = "block_cache.window_before_loads"  # loads of whole prompts whose last token begins a window
     CUT_PROMPTS = "block_cache.cut_prompts"  # whole blocks computed for another server, in a model with cached states
-    FAILED_LOADS = "block_cache.failed_loads"  # transfers that fail, of other layers than one group with full attention
+    FAILED_LOADS = "block_cache.failed_loads"  # transfers that fail, where an engine's own connector decides
     BOTH_WAYS = "block_cache.both_ways"  # transfers that also go back from who answers
-    STATES_AFTER_DRAFTS = "block_cache.states_after_drafts"  # answers that other servers read, of a model with states,
-    # and that end with a pass of which drafts are accepted
-    ANSWERS_IN_FLIGHT = "block_cache.answers_in_flight"  # answers that other servers read, and that end while a step
-    # with them is in flight
-    ANSWERS_CUT_OFF = "block_cache.answers_cut_off"  # answers that other servers read, and that end before the last
-    # draft that is accepted
+    # Answers that other servers read, of a model with states, and that end with a pass of which drafts are accepted.
+    STATES_AFTER_DRAFTS = "block_cache.states_after_drafts"
+    # Answers that other servers read, and that end while a step with them is in flight.
+    ANSWERS_IN_FLIGHT = "block_cache.answers_in_flight"
+    # Answers that other servers read, and that end before the last draft that is accepted.
+    ANSWERS_CUT_OFF = "block_cache.answers_cut_off"
     # Drafts in a model with states, in two or more steps in flight, where other servers read answers.
     TABLES_AHEAD = "block_cache.tables_ahead"
     LISTS_WITH_LOOKAHEAD = "block_cache.lists_with_lookahead"  # drafts with KV cache where other layers have transfers
@@ -44,8 +44,8 @@ class BlockCacheExclusion(StrEnum):
     HOST_RESET_OF_WINDOWS = "block_cache.host_reset_of_windows"  # resets of host memory while a window has moved on
     IDLE_COPIES = "block_cache.idle_copies"  # servers that stay without requests while lazy copies go on
     RESET_OF_STORES = "block_cache.reset_of_stores"  # resets that preempt, while copies to a pool of blocks go on
-    HOST_BESIDE_SERVERS = "block_cache.host_beside_servers"  # host memory, other than a pool of blocks, beside KV
-    # cache from other servers
+    # Host memory, other than a pool of blocks, beside KV cache from other servers.
+    HOST_BESIDE_SERVERS = "block_cache.host_beside_servers"
     HOST_RELOAD = "block_cache.host_reload"  # resets that preempt requests, where there is host memory
     HOST_ANSWERS = "block_cache.host_answers"  # blocks of answers in host memory
     LARGE_STATES = "block_cache.large_states"  # blocks of states that are larger than the smallest blocks

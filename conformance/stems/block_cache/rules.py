@@ -85,7 +85,7 @@ CONFIG = {
     "transfers": st.booleans(),
     "reoffers": st.booleans(),
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
-    "host": st.sampled_from((*[None] * 9, *HOSTS, *HOST_POOLS)),  # without host memory between servers
+    "host": st.sampled_from((*[None] * 9, *HOSTS, *HOST_POOLS)),  # with ``transfers`` alone
     "tuning": st.sampled_from(TUNINGS),
     "servers": st.booleans(),  # beside host memory
 }
