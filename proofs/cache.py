@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from proofs import answers, cache_effects, cache_flight, isolation, mamba_in_cache
+from proofs import answers, cache_effects, cache_flight, cache_transfers, isolation, mamba_in_cache
 from proofs import lock_ref as locks
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
@@ -167,19 +167,21 @@ MOVES = {
     "free_group_end": nothing,
     **mamba_in_cache.MOVES,
     **cache_flight.MOVES,
+    **cache_transfers.MOVES,
 }
 
 CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
 ROUTES = {
     "release_swa": f"{CACHED} admit extend",
-    "release_swa granted": "admit_tail finish insert_leaf continue_prefill",  # of a row that began with its tail
+    # of a row that began with its tail
+    "release_swa granted": "admit_tail receive arrive finish insert_leaf continue_prefill",
     "restore": f"{CACHED} admit extend release_swa save",
     "leave_window": "admit extend",
     "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
     "continue_prefill": f"{CACHED} admit finish",
     "revive_tombstone": f"{CACHED} evict_swa admit extend finish",
-    "revive_in_place": f"{CACHED} evict_swa admit extend finish",
+    **dict.fromkeys(("revive_in_place", "revive_in_place granted"), f"{CACHED} evict_swa admit extend finish"),
     "free_rest": f"{CACHED} admit finish",
     "close": f"{CACHED} admit save",
     "close granted": f"{mamba_in_cache.EQUIPPED} save state_save",  # of a session that has a state
@@ -190,6 +192,7 @@ ROUTES = {
     "settle_swa": f"{CACHED} free_group_begin evict_swa",
     **mamba_in_cache.ROUTES,
     **cache_flight.ROUTES,
+    **cache_transfers.ROUTES,
     **{f"{name} granted": f"{CACHED} {way}" for name, way in isolation.WAYS.items()},
 }
 
@@ -376,6 +379,7 @@ MUTANTS = (
     Mutant("frees_by_old_row", "extend", "frees_what_it_owns", reads_old_page),
     *mamba_in_cache.MUTANTS,
     *cache_flight.MUTANTS,
+    *cache_transfers.mutants(SIZES),
     Mutant("shows_padding_for_prefix", "admit", "prefix_is_the_trees", reads_padding),
     *isolation.MUTANTS,
     *cache_effects.mutants(SIZES),

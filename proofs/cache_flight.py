@@ -6,24 +6,33 @@ from collections.abc import Iterator
 from typing import Any
 
 from proofs import mamba_in_cache as states
-from proofs.hints import Mutant, altered, idlers, unchosen
+from proofs.hints import Mutant, altered, idlers, unasked, unchosen
 from proofs.session_trim import requests
 from spec import cache, in_flight
 from spec import cache_flight as law
 from spec import mamba_in_cache as copies
 from spec.cache_state import CacheState
 from spec.in_flight import NO_JOB
+from spec.lengths import touched
 from spec.logic import Number, Step, Truth, but
 from spec.mamba_slots_state import ROLES
-from spec.session_trim_state import RUNNING
+from spec.session_trim_state import RUNNING, allocated
 
 UNDISTURBED = "no pass in flight uses a slot of a copy that is made at once"
 
 
-def _launch(st: CacheState) -> Iterator[tuple[int, int, int]]:
-    """A running row, with the first number that no job in flight has, and each track."""
-    new = [j for j in st.flight.jobs.items() if st.flight.kind(j) == NO_JOB][:1]
-    yield from ((row, job, track) for row in requests(st.rows, RUNNING) for job in new for track in ROLES)
+def new_job(st: CacheState) -> list[int]:
+    """The first number that no job in flight has."""
+    return [j for j in st.flight.jobs.items() if st.flight.kind(j) == NO_JOB][:1]
+
+
+def _launch(st: CacheState) -> Iterator[tuple[int, int, int, int]]:
+    """A running row, with each track, from its last page on and from one behind it."""
+    for row in requests(st.rows, RUNNING):
+        last = touched(allocated(st.rows, row)) - 1
+        yield from (
+            (row, job, track, first) for job in new_job(st) for track in ROLES for first in (max(last, 0), last + 1)
+        )
 
 
 def _end_pass(st: CacheState) -> Iterator[tuple[int]]:
@@ -31,7 +40,8 @@ def _end_pass(st: CacheState) -> Iterator[tuple[int]]:
 
 
 MOVES: dict[str, Any] = {"launch": _launch, "end_pass": _end_pass}
-ROUTES = {"launch": states.EQUIPPED, "end_pass": f"{states.EQUIPPED} launch"}
+COMPUTED = f"{states.EQUIPPED} extend"  # a request with states has computed its prompt
+ROUTES = {"launch": COMPUTED, "end_pass": f"{COMPUTED} launch"}
 
 
 def copies_under_a_pass(
@@ -58,6 +68,11 @@ def takes_back_under_a_pass(st: CacheState, session: Number, source: Number, at_
     return unchosen(copies.state_take_back(st, session, source, at_once), UNDISTURBED)
 
 
+def launches_behind_its_row(st: CacheState, row: Number, job: Number, track: Number, first: Number) -> Step[CacheState]:
+    """A pass is launched for a token for which the row has no page, so that no page counts as used by it."""
+    return unasked(law.launch(st, row, job, track, first), "the row has a page for the first token of the pass")
+
+
 def ends_and_still_uses(st: CacheState, job: Number) -> Step[CacheState]:
     """A pass is done, and still counts as one that uses its state slots."""
     return altered(law.end_pass(st, job), flight=but(st.flight, kind=st.flight.kind.put(job, NO_JOB)))
@@ -70,7 +85,7 @@ def ends_with_its_request(st: CacheState, row: Number) -> Step[CacheState]:
 
 # The tree has a state, and a pass of a request that has ended is in flight over the slot that is free.
 ENDED_IN_FLIGHT = {
-    "routes": {"state_match": f"{states.ENDED} {states.EQUIPPED} launch finish state_release free_rest"},
+    "routes": {"state_match": f"{states.ENDED} {COMPUTED} launch finish state_release free_rest"},
 }
 MUTANTS = (
     *idlers(cache.stem, launch="pass_is_launched", end_pass="pass_is_done"),
@@ -80,22 +95,23 @@ MUTANTS = (
         "state_match_again",
         "request_gets_the_nodes_state",
         copies_again_under_a_pass,
-        {"routes": {"state_match_again": f"{states.ENDED} {states.EQUIPPED} launch save state_save state_restore"}},
+        {"routes": {"state_match_again": f"{states.ENDED} {COMPUTED} launch save state_save state_restore"}},
     ),
     Mutant(
         "gives_under_a_pass",
         "state_copy",
         "node_state_is_at_its_end",
         gives_under_a_pass,
-        {"routes": {"state_copy": f"{states.EQUIPPED} extend state_write launch finish insert_leaf"}},
+        {"routes": {"state_copy": f"{COMPUTED} state_write launch finish insert_leaf"}},
     ),
     Mutant(
         "takes_back_under_a_pass",
         "state_take_back",
         "session_goes_on_from_an_earlier_state",
         takes_back_under_a_pass,
-        {"routes": {"state_take_back": f"{states.EQUIPPED} launch save state_save"}},
+        {"routes": {"state_take_back": f"{COMPUTED} launch save state_save"}},
     ),
-    Mutant("ends_and_still_uses", "end_pass", "only_passes_are_in_flight", ends_and_still_uses),
-    Mutant("ends_with_its_request", "finish", "passes_go_on", ends_with_its_request),
+    Mutant("launches_behind_its_row", "launch", "pass_is_launched", launches_behind_its_row),
+    Mutant("ends_and_still_uses", "end_pass", "only_jobs_in_flight_use_pages", ends_and_still_uses),
+    Mutant("ends_with_its_request", "finish", "work_in_flight_goes_on", ends_with_its_request),
 )

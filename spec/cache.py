@@ -15,6 +15,7 @@ from spec import (
     cache_flight,
     cache_state,
     cache_theorems,
+    cache_transfers,
     content_effects,
     isolation,
     lock_ref,
@@ -26,6 +27,8 @@ from spec import (
     state_isolation,
 )
 from spec.cache_state import (
+    FILLED,
+    UNFILLED,
     CacheState,
     begins_path,
     cover_leaf,
@@ -35,6 +38,7 @@ from spec.cache_state import (
     holds_window,
     home,
     initial,
+    is_filled,
     is_path,
     read_own,
     read_path,
@@ -104,8 +108,8 @@ def admit_tail(
 
     The row begins with pages of its matched node: with all of them, or with fewer, where its tail begins before the
     node's end. Behind them it owns pages of its own, and has SWA pages only in its tail, from the page index ``start``
-    on. What was computed elsewhere is written into these pages. Where the prompt matches nothing, ``handle``, ``node``
-    and ``top`` are 0, and ``pages`` is empty. ``story``: see ``admit``.
+    on. What was computed elsewhere will be written into these pages by a transfer (``spec.cache_transfers``). Where the
+    prompt matches nothing, ``handle``, ``node`` and ``top`` are 0, and ``pages`` is empty. ``story``: see ``admit``.
     """
     found = handle != 0
     locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
@@ -125,7 +129,7 @@ def admit_tail(
             isolation.holds_text(st, story, node),
         ),
         fits=begun.step.fits,
-        then=but(isolation.computed(read_own(shown, row, first), row, Length(first, 0)), tree=locked.then),
+        then=but(read_own(shown, row, first), tree=locked.then, awaits=st.awaits.put(row, UNFILLED)),
     )
 
 
@@ -187,7 +191,7 @@ def reserve(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages:
     step = growing(st, row, call("rows", session_trim.reserve, st.rows, row, to, full_pages, swa_pages))
     return but(
         step,
-        promises=(*step.promises, state_isolation.has_a_state(st, row)),
+        promises=(*step.promises, state_isolation.has_a_state(st, row), is_filled(st, row)),
         then=isolation.drafted(step.then, row, allocated(st.rows, row)),
     )
 
@@ -208,7 +212,7 @@ def computing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
     step = growing(st, row, grown)
     return but(
         step,
-        promises=(*step.promises, state_isolation.has_a_state(st, row)),
+        promises=(*step.promises, state_isolation.has_a_state(st, row), is_filled(st, row)),
         then=after_pass(step.then, row, committed(st.rows, row)),
     )
 
@@ -223,13 +227,19 @@ def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
     return Step(calls=(asked,), promises=asked.step.promises, choice=asked.step.choice, then=but(st, rows=asked.then))
 
 
+def left_alone(st: CacheState, row: Number, asked: Call) -> Step[CacheState]:
+    """As ``rows_only``, for a row into which no transfer is under way."""
+    step = rows_only(st, asked)
+    return but(step, promises=(*step.promises, cache_transfers.nothing_is_under_way(st, row)))
+
+
 @stem.transition
 def commit(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
     """A draft is verified: the allocated tokens up to ``to`` are committed, and their slots hold what was verified."""
     step = rows_only(st, call("rows", session_trim.commit, st.rows, row, to))
     return but(
         step,
-        promises=(*step.promises, state_isolation.has_a_state(st, row)),
+        promises=(*step.promises, state_isolation.has_a_state(st, row), is_filled(st, row)),
         then=after_pass(step.then, row, committed(st.rows, row)),
     )
 
@@ -237,7 +247,7 @@ def commit(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
 @stem.transition
 def slide(st: CacheState, row: Number, to: Number) -> Step[CacheState]:
     """The window moves on: the row gives back the SWA pages below the page index ``to``, its new cursor."""
-    return rows_only(st, call("rows", session_trim.slide, st.rows, row, to))
+    return left_alone(st, row, call("rows", session_trim.slide, st.rows, row, to))
 
 
 @stem.transition
@@ -246,7 +256,7 @@ def leave_window(st: CacheState, row: Number, first: Number, to: Number, later: 
 
     ``later``: see ``swa_mapping.free_full``.
     """
-    return rows_only(st, call("rows", session_trim.leave_window, st.rows, row, first, to, later))
+    return left_alone(st, row, call("rows", session_trim.leave_window, st.rows, row, first, to, later))
 
 
 @stem.transition
@@ -255,7 +265,8 @@ def roll_back(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
     cut = call("rows", session_trim.roll_back, st.rows, row, to)
     step = cutting(st, row, cut, shortest(to, committed(st.rows, row)))
     stays = (st.mine(row) == 0) | at_most(committed(st.rows, row), to)
-    return but(step, promises=(*step.promises, requires(stays, "a request with states keeps its computed tokens")))
+    keeps = requires(stays, "a request with states keeps its computed tokens")
+    return but(step, promises=(*step.promises, keeps, cache_transfers.nothing_is_under_way(st, row)))
 
 
 def cutting(st: CacheState, row: Number, cut: Call, to: Length) -> Step[CacheState]:
@@ -330,7 +341,7 @@ def whole_window(st: CacheState, row: Number) -> Requirement:
 @stem.transition
 def finish(st: CacheState, row: Number) -> Step[CacheState]:
     """A request that ends, is aborted, is retracted or inserts a chunk stops reading; its row is leaving."""
-    return rows_only(st, call("rows", session_trim.finish, st.rows, row))
+    return left_alone(st, row, call("rows", session_trim.finish, st.rows, row))
 
 
 @stem.transition
@@ -381,6 +392,7 @@ def insert_leaf(
         calls=(grown, given),
         promises=(
             leaving(st, row),
+            is_filled(st, row),
             requires((under == ROOT) | lives(st.tree, under), "the leaf's parent is in the tree"),
             requires(end(st.tree, under) == st.rows.protected(row), "the leaf begins where the row's own pages begin"),
             *fresh_leaf(st, row, leaf, pages),
@@ -412,6 +424,7 @@ def revivable(st: CacheState, row: Number, node: Number) -> tuple[Requirement, .
     """What a caller promises about a tombstone that takes over pages of a leaving row."""
     return (
         leaving(st, row),
+        is_filled(st, row),
         requires(lives(st.tree, node) & st.tree.windowed & (st.tree.swa(node) == 0), "the node is a tombstone"),
         requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
         requires(st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"),
@@ -471,7 +484,7 @@ def letting_go(
     return Step(
         calls=(freed, let_go),
         promises=promises,
-        then=but(held_by(but(st, rows=freed.then), row, 0), tree=let_go.then),
+        then=but(held_by(but(st, rows=freed.then), row, 0), tree=let_go.then, awaits=st.awaits.put(row, FILLED)),
     )
 
 
@@ -482,7 +495,8 @@ def letting_go(
 def save(st: CacheState, row: Number, agreed: Length) -> Step[CacheState]:
     """A turn ends: its row goes to the session's slot, cut to ``agreed`` tokens; its lock handle is kept."""
     saved = call("rows", session_trim.save, st.rows, row, agreed)
-    return cutting(st, row, saved, back_to(st.rows, row, shortest(agreed, committed(st.rows, row))))
+    step = cutting(st, row, saved, back_to(st.rows, row, shortest(agreed, committed(st.rows, row))))
+    return but(step, promises=(*step.promises, is_filled(st, row)))
 
 
 @stem.transition
@@ -596,9 +610,9 @@ def free_group_end(st: CacheState) -> Step[CacheState]:
     return rows_only(st, call("rows", session_trim.free_group_end, st.rows))
 
 
-# The transitions of mamba states and of passes in flight, and the laws.
+# The transitions of mamba states, of passes in flight and of transfers, and the laws.
 
-for _transition in (*mamba_in_cache.TRANSITIONS, *cache_flight.TRANSITIONS):
+for _transition in (*mamba_in_cache.TRANSITIONS, *cache_flight.TRANSITIONS, *cache_transfers.TRANSITIONS):
     stem.transition(_transition)
 
 for _law in cache_state.LAWS:
@@ -609,7 +623,10 @@ stem.invariant(about=("rows", "states"))(mamba_in_cache.states_are_saved_once)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.states_go_with_rows)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.running_row_has_running_states)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.slot_has_row_and_states)
-stem.invariant()(cache_flight.only_passes_are_in_flight)
+stem.invariant(about=("rows",))(cache_flight.only_jobs_in_flight_use_pages)
+stem.invariant(about=("rows",))(cache_transfers.transfers_fill_rows)
+stem.invariant(about=("rows", "states"))(cache_transfers.a_transfer_holds_what_it_writes)
+stem.invariant(about=("rows", "states"))(cache_transfers.what_a_transfer_writes_is_its_own)
 stem.theorem(about=("rows", "tree"), each=cache_state.nodes_of)(cache_theorems.every_count_is_zero)
 stem.theorem(about=("rows", "tree"))(cache_theorems.quiescent)
 stem.theorem(about=("rows", "tree", "states"))(cache_theorems.states_are_quiescent)
@@ -621,7 +638,17 @@ stem.theorem(about=("rows", "tree"))(cache_theorems.frees_what_it_owns)
 stem.change()(mamba_in_cache.running_keeps_its_states)
 stem.change(only=("launch",))(cache_flight.pass_is_launched)
 stem.change(only=("end_pass",))(cache_flight.pass_is_done)
-stem.change(besides=("launch", "end_pass"))(cache_flight.passes_go_on)
+stem.change(besides=("launch", "end_pass", "receive", "arrive", "fall_short"))(cache_flight.work_in_flight_goes_on)
+stem.change()(cache_transfers.who_awaits_computes_nothing)
+stem.change(besides=("admit_tail", "receive", "arrive", "fall_short"))(cache_transfers.rows_await_what_they_awaited)
+stem.change(only=("admit_tail",))(cache_transfers.others_await_what_they_awaited)
+stem.change(only=("receive",))(cache_transfers.transfer_begins)
+stem.change(only=("arrive", "fall_short"))(cache_transfers.transfer_is_over)
+stem.change(only=("arrive",))(cache_transfers.row_is_filled)
+stem.change(only=("admit_tail", "fall_short"))(cache_transfers.row_awaits_its_end)
+stem.change(only=("insert_leaf", "revive_tombstone", "revive_in_place", "save"))(
+    cache_transfers.tree_gets_what_has_come
+)
 
 for _law in isolation.LAWS:
     stem.invariant(about=("rows", "tree"), ledger=True)(_law)
@@ -651,7 +678,7 @@ stem.change(only=("state_admit",))(content_effects.request_begins_with_its_state
 OF_ONE_ROW = (
     *("admit", "admit_tail", "extend", "decode", "reserve", "commit", "slide", "leave_window", "roll_back"),
     *("release_swa", "release_state", "finish", "continue_prefill", "insert_leaf", "drop_duplicates"),
-    *("revive_tombstone", "revive_in_place", "free_rest", "save", "state_admit"),
+    *("revive_tombstone", "revive_in_place", "free_rest", "save", "state_admit", "receive", "arrive", "fall_short"),
 )
 OF_A_SESSION = ("restore", "resume", "close")
 stem.change(only=OF_ONE_ROW, part="rows")(row_effects.others_go_on)
@@ -702,7 +729,7 @@ stem.change(only=("state_group_begin",), part="states")(state_effects.sets_aside
 stem.change(only=("state_group_end",), part="states")(state_effects.group_is_over)
 WRITES_STATES = (
     *("extend", "decode", "commit", "state_admit", "state_write"),
-    *("state_match", "state_match_again", "state_copy", "state_take_back"),
+    *("state_match", "state_match_again", "state_copy", "state_take_back", "arrive"),
 )
 stem.change(besides=WRITES_STATES)(cache_effects.states_hold_what_they_held)
 

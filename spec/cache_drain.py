@@ -1,15 +1,16 @@
 """How the whole cache comes to rest: from every lawful state finitely many calls give back every page and every slot.
 
-A request that runs is ended, its mamba states are freed, its row gives back its pages and its lock; a session's slot is
-closed; then the leaves of the tree are evicted, one by one, and open groups end. ``spec.logic.Drain`` says what is
-proved of these calls.
+Transfers end, as where each has failed. A request that runs is ended, its mamba states are freed, its row gives back
+its pages and its lock; a session's slot is closed; then the leaves of the tree are evicted, one by one, and open groups
+end. ``spec.logic.Drain`` says what is proved of these calls.
 """
 
 from __future__ import annotations
 
-from spec import cache, mamba_in_cache, mamba_slots_state
-from spec.cache_state import CacheState
+from spec import cache, cache_transfers, mamba_in_cache, mamba_slots_state
+from spec.cache_state import FILLED, CacheState
 from spec.cache_theorems import deserted, nobody, requests_are_gone, rows_of
+from spec.in_flight import WRITES, flies
 from spec.lengths import Length, formed, touched
 from spec.lock_ref_state import lives
 from spec.logic import Descent, Domain, Drain, Measure, Number, Return, Truth, ite, no
@@ -54,6 +55,17 @@ def owners_of(st: CacheState) -> Domain:
     return st.states.owners
 
 
+def jobs_of(st: CacheState) -> Domain:
+    """The numbers that passes and transfers can have."""
+    return st.flight.jobs
+
+
+def is_transfer(st: CacheState, j: Number) -> Truth:
+    """The job is a transfer in flight."""
+    return flies(st.flight, j) & (st.flight.kind(j) == WRITES)
+
+
+TRANSFERS = Measure(lambda st, j: ite(is_transfer(st, j), 1, 0), jobs_of)
 ROWS = Measure(of_row, rows_of)
 REQUESTS = Measure(of_request, owners_of)
 NODES = Measure(lambda st, n: ite(lives(st.tree, n), 1, 0), lambda st: st.tree.nodes)
@@ -90,7 +102,17 @@ def nothing(_: CacheState) -> Number:
 
 
 DESCENTS = (
-    Descent("finish", lambda st, r: row_in(st, r, RUNNING), cache.finish, lambda _, r: (r,), ROWS, rows_of),
+    Descent(
+        "end_transfer", is_transfer, cache_transfers.fall_short, lambda st, j: (st.flight.row(j), j), TRANSFERS, jobs_of
+    ),
+    Descent(
+        "finish",
+        lambda st, r: row_in(st, r, RUNNING) & (st.awaits(r) <= FILLED),
+        cache.finish,
+        lambda _, r: (r,),
+        ROWS,
+        rows_of,
+    ),
     Descent(
         "free_states",
         lambda st, r: row_in(st, r, LEAVING) & (st.mine(r) != 0),
@@ -187,4 +209,4 @@ def has_room(st: CacheState, row: Number, session: Number, story: Number, to: Le
 
 
 RETURNS = Return((cache.admit, cache.extend), has_room)
-DRAIN = Drain(at_rest, (ROWS, REQUESTS, NODES, GROUPS, STATE_GROUPS), DESCENTS, numbered, RETURNS)
+DRAIN = Drain(at_rest, (TRANSFERS, ROWS, REQUESTS, NODES, GROUPS, STATE_GROUPS), DESCENTS, numbered, RETURNS)

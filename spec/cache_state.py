@@ -23,7 +23,7 @@ from spec.finite import Map as FiniteMap
 from spec.in_flight import InFlightState
 from spec.lengths import Length, at_most, same, touched
 from spec.lock_ref_state import HELD, ROOT, LockRefState, begin, between, end, lives, over
-from spec.logic import Domain, Map, Number, Seq, Truth, but, implies, ite, no, number, total
+from spec.logic import Domain, Map, Number, Requirement, Seq, Truth, but, implies, ite, no, number, requires, total
 from spec.mamba_slots_state import MambaSlotsState
 from spec.pool import PADDING, length
 from spec.session_trim_state import (
@@ -39,6 +39,8 @@ from spec.session_trim_state import (
     swa_pool,
 )
 
+FILLED, UNFILLED = 0, -1  # a row awaits nothing; it awaits a transfer that has not begun, or has failed
+
 
 @dataclass(frozen=True)
 class CacheState:
@@ -46,7 +48,8 @@ class CacheState:
 
     ``mine`` and ``carrier`` tie rows to the requests whose mamba states they use (``spec.mamba_in_cache``). ``inserts``
     is the number of the last insert into the tree. ``contents``: what the pages hold (``spec.contents``). ``flight``:
-    the forward passes in flight (``spec.cache_flight``); the blocks that such a pass uses are mamba state slots.
+    the forward passes and transfers in flight (``spec.cache_flight``), with the mamba state slots that they use;
+    ``full_used`` and ``swa_used``: the pages that they use. ``awaits``: see ``spec.cache_transfers``.
     """
 
     rows: SessionTrimState
@@ -60,6 +63,9 @@ class CacheState:
     cover: Map = total(2)
     mine: Map = total(1)
     carrier: Map = total(1)
+    full_used: Map = total(2)
+    swa_used: Map = total(2)
+    awaits: Map = total(1)
     inserts: Number = number()
 
 
@@ -72,16 +78,17 @@ def initial(
 ) -> CacheState:
     """A cache of these parts in which no row reads and no handle is held (finite reading).
 
-    ``contents``: without it, the texts of requests are not told apart. ``jobs``: the most passes in flight, where each
-    row of a batch has a pass of its own.
+    ``contents``: without it, the texts of requests are not told apart. ``jobs``: the most passes and transfers in
+    flight, where each row of a batch has a pass of its own.
     """
     none, held = FiniteMap(1), texts.initial() if contents is None else contents
     flight = in_flight.initial(jobs, slots.slots.size)
-    return CacheState(rows, tree, slots, held, flight, none, none, FiniteMap(2), FiniteMap(2), none, none, 0)
+    pairs = FiniteMap(2)
+    return CacheState(rows, tree, slots, held, flight, none, none, pairs, pairs, none, none, pairs, pairs, none, 0)
 
 
 def start(st: CacheState) -> CacheState:
-    """Before the first call: no row is in use, the tree is empty, every page and every state slot is free, and no pass
+    """Before the first call: no row is in use, the tree is empty, every page and every state slot is free, and nothing
     is in flight.
     """
     return but(
@@ -95,6 +102,9 @@ def start(st: CacheState) -> CacheState:
         cover=st.cover.all_to(ROOT),
         mine=st.mine.all_to(0),
         carrier=st.carrier.all_to(0),
+        full_used=st.full_used.all_to(0),
+        swa_used=st.swa_used.all_to(0),
+        awaits=st.awaits.all_to(FILLED),
         inserts=0,
         contents=texts.start(st.contents),
         flight=in_flight.start(st.flight),
@@ -170,6 +180,11 @@ def held_by(st: CacheState, row: Number, handle: Number) -> CacheState:
         handle=st.handle.put(row, handle),
         holder=left.where(lambda h: (h == handle) & (handle != 0), row + 1, lambda: [handle]),
     )
+
+
+def is_filled(st: CacheState, row: Number) -> Requirement:
+    """What the row's own pages hold has come: it awaits no transfer."""
+    return requires(st.awaits(row) == FILLED, "the row awaits no transfer of what was computed elsewhere")
 
 
 # Which node of a path has a page index in its key.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from spec.cache_state import CacheState
+from spec.cache_state import FILLED, CacheState
 from spec.cache_theorems import each_token
 from spec.contents import UNWRITTEN
 from spec.lengths import Length, at_most, covers, formed
@@ -87,6 +87,7 @@ def request_begins_with_its_state(
     was: CacheState, now: CacheState, row: Number, request: Number, arrives: Truth
 ) -> Truth:
     """A request that begins on its row has the state after the tokens that are computed: the blank one where none is.
+    Where the row awaits a transfer, this state comes with it.
 
     Where there are computed tokens and no state arrives from elsewhere, the request had this state before. No other
     state is written (SGLang ``HybridReqToTokenPool.alloc``).
@@ -95,7 +96,8 @@ def request_begins_with_its_state(
     end = last(was, committed(was.rows, row))
     brought = arrives | (end.pages < 0) | (was.states.table(request, OWN) == slot)
     others = was.states.slots.all(lambda s: (s == slot) | holds_what_it_held(was, now, s))
-    return (slot != ABSENT) & brought & holds_state(now, slot, row_text(was, row, end), end) & others
+    has = holds_state(now, slot, row_text(was, row, end), end)
+    return (slot != ABSENT) & brought & ((was.awaits(row) != FILLED) | has) & others
 
 
 def session_goes_on_from_an_earlier_state(was: CacheState, now: CacheState, session: Number, source: Number) -> Truth:

@@ -1,9 +1,9 @@
 """Isolation: what a request reads was computed for its own text. The law of contents over the whole cache.
 
-Only a forward pass of a request writes, and it writes where the request's row shows pages (``writes``). The laws say
-what the pages that a request owns and reads hold. They follow from the laws of ownership, and from what is asked of an
-engine's comparison of texts: a match answers with pages that hold the request's own text (``holds_text``), and an
-insert finds what it has in the tree (``holds_alike``).
+Only a forward pass of a request and a transfer into its row write, and they write where the row shows pages
+(``writes``). The laws say what the pages that a request owns and reads hold. They follow from the laws of ownership,
+and from what is asked of an engine's comparison of texts: a match answers with pages that hold the request's own text
+(``holds_text``), and an insert finds what it has in the tree (``holds_alike``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spec import contents
-from spec.cache_state import CacheState, home
+from spec.cache_state import FILLED, CacheState, home
 from spec.cache_theorems import each_token, in_window, reader
 from spec.contents import UNWRITTEN
 from spec.lengths import Length, covers, positions
@@ -136,22 +136,26 @@ def texts_are_known(st: CacheState) -> Truth:
 
 
 def own_pages_hold_own_text(st: CacheState) -> Truth:
-    """At each committed token of a page that a row owns, the page was computed for the row's text."""
+    """At each committed token of a page that a row owns, the page was computed for the row's text. This is not said of
+    a row that awaits a transfer.
+    """
     full = full_pool(st.rows)
 
     def own(r: Number, i: Number, o: Number) -> Truth:
-        there = is_owned(st.rows, r, i) & covers(committed(st.rows, r), i, o)
+        there = (st.awaits(r) == FILLED) & is_owned(st.rows, r, i) & covers(committed(st.rows, r), i, o)
         return implies(there, st.contents.full(full.table(r, i), o) == prefix_at(st, r, i, o))
 
     return each_row(st.rows, lambda r: each_token(st, lambda i, o: own(r, i, o)))
 
 
 def own_window_holds_own_text(st: CacheState) -> Truth:
-    """At each committed token, an SWA page that a row owns was computed for the row's text."""
+    """At each committed token, an SWA page that a row owns was computed for the row's text. This is not said of a row
+    that awaits a transfer.
+    """
     swa = swa_pool(st.rows)
 
     def own(r: Number, i: Number, o: Number) -> Truth:
-        there = (swa.table(r, i) != PADDING) & covers(committed(st.rows, r), i, o)
+        there = (st.awaits(r) == FILLED) & (swa.table(r, i) != PADDING) & covers(committed(st.rows, r), i, o)
         return implies(there, st.contents.swa(swa.table(r, i), o) == prefix_at(st, r, i, o))
 
     return each_row(st.rows, lambda r: each_token(st, lambda i, o: own(r, i, o)))
@@ -208,24 +212,29 @@ def holds_own(st: CacheState, known: Map, page: Number, offset: Number, r: Numbe
     return known(page, offset) == prefix_at(st, r, i, o)
 
 
+def computes(st: CacheState, r: Number) -> Truth:
+    """The row is read, and awaits no transfer."""
+    return reader(st, r) & (st.awaits(r) == FILLED)
+
+
 def reads_own_text(st: CacheState, r: Number) -> Truth:
     """At each committed token, the slot that a row shows was computed for the row's own text up to this token.
 
-    This is said of each row that is read, of its cached prefix and of its own pages. So no request reads a full page
-    that was computed for another text, or for a draft that was not verified. Where every layer has a sliding window,
-    this is said of the pages in the window.
+    This is said of each row that is read and awaits no transfer, of its cached prefix and of its own pages. So no
+    request reads a full page that was computed for another text, or for a draft that was not verified. Where every
+    layer has a sliding window, this is said of the pages in the window.
     """
 
     def own(i: Number, o: Number) -> Truth:
-        there = reader(st, r) & covers(committed(st.rows, r), i, o) & may_be_read(st.rows, r, i)
+        there = computes(st, r) & covers(committed(st.rows, r), i, o) & may_be_read(st.rows, r, i)
         return implies(there, holds_own(st, st.contents.full, st.reads(r, i), o, r, i, o))
 
     return implies(r < st.rows.limit, each_token(st, own))
 
 
 def window_reads_own_text(st: CacheState, r: Number) -> Truth:
-    """At each committed token in the window of a row that is read, the SWA slot into which the token maps was computed
-    for the row's own text up to this token.
+    """At each committed token in the window of a row that is read and awaits no transfer, the SWA slot into which the
+    token maps was computed for the row's own text up to this token.
 
     So no request reads an SWA page that was computed for another text, in the tree or in its own pages.
     """
@@ -233,7 +242,7 @@ def window_reads_own_text(st: CacheState, r: Number) -> Truth:
 
     def own(i: Number, o: Number) -> Truth:
         slot = pair.to_page(st.reads(r, i), o), pair.to_offset(st.reads(r, i), o)
-        there = in_window(st, r, i, o) & covers(committed(st.rows, r), i, o)
+        there = in_window(st, r, i, o) & covers(committed(st.rows, r), i, o) & computes(st, r)
         return implies(there, holds_own(st, st.contents.swa, *slot, r, i, o))
 
     return implies(r < st.rows.limit, each_token(st, own))

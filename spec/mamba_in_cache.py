@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from spec import lock_ref, mamba_slots, mamba_slots_state, session_trim, state_isolation
 from spec.cache_flight import is_undisturbed
-from spec.cache_state import CacheState, home
+from spec.cache_state import FILLED, CacheState, home, is_filled
 from spec.lengths import Length, at_most, formed
 from spec.lock_ref_state import lives
 from spec.logic import Call, Number, Requirement, Seq, Step, Truth, but, call, implies, ite, no, requires
@@ -126,13 +126,15 @@ def state_admit(
     """The request that runs on a row gets the state slot and the track buffer slots that it does not have yet.
 
     Where the row has computed tokens, the request brings the state after these tokens. ``arrives``: it comes from
-    elsewhere, where the tokens were computed, and is written to the request's state slot.
+    elsewhere, where the tokens were computed, and is written to the request's state slot; where the row awaits a
+    transfer, by this transfer.
     """
     equipped = call("states", mamba_slots.alloc, st.states, request, own, first, second)
     comes = (st.states.phase(request) == mamba_slots_state.IDLE) | (
         st.states.phase(request) == mamba_slots_state.WAITING
     )
-    slot, written = equipped.then.table(request, OWN), arrives | state_isolation.has_no_token(st, row)
+    slot = equipped.then.table(request, OWN)
+    written = (arrives | state_isolation.has_no_token(st, row)) & (st.awaits(row) == FILLED)
     return Step(
         calls=(equipped,),
         promises=(
@@ -164,6 +166,7 @@ def state_write(st: CacheState, request: Number, track: Number, upto: Length) ->
         promises=(
             mamba_slots.running(st.states, request),
             session_trim.at_work(st.rows, row),
+            is_filled(st, row),
             requires(in_buffer, "the slot is one of the request's track buffer"),
             requires(formed(upto, full_pool(st.rows).page_size), "the boundary's length is well formed"),
             requires(at_most(upto, committed(st.rows, row)), "the tokens up to the boundary are computed"),

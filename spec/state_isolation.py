@@ -10,7 +10,7 @@ another, it keeps what it holds. A pass in flight of a request that has ended st
 
 from __future__ import annotations
 
-from spec.cache_state import CacheState, home
+from spec.cache_state import FILLED, CacheState, home
 from spec.contents import EMPTY, UNWRITTEN
 from spec.in_flight import NO_JOB, uses
 from spec.isolation import prefix_at
@@ -156,7 +156,8 @@ def gives_state_at_its_end(st: CacheState, request: Number, node: Number) -> Req
 
 
 def own_state_is_of_own_text(st: CacheState) -> Truth:
-    """The own state of a request on a row is the one after all committed tokens of the row's text.
+    """The own state of a request on a row that awaits no transfer is the one after all committed tokens of the row's
+    text.
 
     So it is neither the state of another text, nor one from before a token that the row has, nor one from after a token
     that the row has lost. This is not said of a saved row: a session's row may be cut, and then the next turn cannot go
@@ -166,7 +167,7 @@ def own_state_is_of_own_text(st: CacheState) -> Truth:
     def own(r: Number) -> Truth:
         slot = st.states.table(st.mine(r) - 1, OWN)
         here = (st.rows.phase(r) == RUNNING) | (st.rows.phase(r) == LEAVING)
-        has_one = (st.mine(r) != 0) & (slot != ABSENT)
+        has_one = (st.mine(r) != 0) & (slot != ABSENT) & (st.awaits(r) == FILLED)
         return implies(here & has_one, is_after(st, slot, r, committed(st.rows, r)))
 
     return each_request(st.rows, own)
@@ -183,15 +184,15 @@ def node_state_is_at_its_end(st: CacheState) -> Truth:
 
 
 def reads_state_of_own_text(st: CacheState) -> Truth:
-    """While a row's request runs, the state that the kernels read for it is the one after all committed tokens of its
-    own text.
+    """While a row's request runs and awaits no transfer, the state that the kernels read for it is the one after all
+    committed tokens of its own text.
 
     So no request goes on from a mamba state that was computed for another text, or after fewer or more tokens.
     """
 
     def own(r: Number) -> Truth:
         slot = st.states.row(st.mine(r) - 1, OWN)
-        runs = (st.rows.phase(r) == RUNNING) & (st.mine(r) != 0)
+        runs = (st.rows.phase(r) == RUNNING) & (st.mine(r) != 0) & (st.awaits(r) == FILLED)
         return implies(runs & (slot != ABSENT), is_after(st, slot, r, committed(st.rows, r)))
 
     return each_request(st.rows, own)

@@ -1,0 +1,196 @@
+"""Calls to try, routes and mutants for transfers into rows of the whole cache; ``proofs.cache`` uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proofs.cache_effects import two_requests
+from proofs.cache_flight import new_job
+from proofs.hints import Mutant, altered, idlers, unasked
+from proofs.session_trim import requests
+from spec import cache
+from spec import cache_transfers as law
+from spec.cache_flight import over
+from spec.cache_state import FILLED, UNFILLED, CacheState
+from spec.lengths import Length
+from spec.logic import Number, Seq, Step, Truth, but
+from spec.session_trim_state import RUNNING
+
+AWAITS = "the row awaits no transfer of what was computed elsewhere"
+UNDER_WAY = "no transfer into the row is under way"
+
+
+def _receive(st: CacheState) -> Iterator[tuple[int, int]]:
+    yield from ((row, job) for row in requests(st.rows, RUNNING) for job in new_job(st))
+
+
+def _ends(st: CacheState) -> Iterator[tuple[int, int]]:
+    """Each running row with each number of a job."""
+    yield from ((row, job) for row in requests(st.rows, RUNNING) for job in st.flight.jobs.items())
+
+
+MOVES: dict[str, Any] = {"receive": _receive, "arrive": _ends, "fall_short": _ends}
+ROUTES = {"receive": "admit_tail", **dict.fromkeys(("arrive", "fall_short"), "admit_tail receive")}
+
+
+def receives_under_a_pass(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer begins into pages that a pass in flight, of a request that has ended, still writes."""
+    return unasked(law.receive(st, row, job), "no job in flight uses a page or a state that the transfer writes")
+
+
+def receives_over_computed(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer begins into a row whose tokens were computed here."""
+    return unasked(law.receive(st, row, job), "no token behind the cached prefix of the row was computed here")
+
+
+def receives_twice(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A second transfer begins into a row while the first is under way."""
+    alone = "no job in flight uses a page or a state that the transfer writes"
+    return unasked(unasked(law.receive(st, row, job), UNDER_WAY), alone)
+
+
+def ends_under_a_transfer(st: CacheState, row: Number) -> Step[CacheState]:
+    """A request is aborted and gives its row up while another server still writes it."""
+    return unasked(cache.finish(st, row), UNDER_WAY)
+
+
+def decodes_before_it_arrives(st: CacheState, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
+    """A request decodes while its prompt is still under way."""
+    return unasked(cache.decode(st, row, full_pages, swa_pages), AWAITS)
+
+
+def inserts_before_it_arrives(
+    st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
+) -> Step[CacheState]:
+    """A request whose transfer has failed gives its pages to the tree."""
+    return unasked(cache.insert_leaf(st, row, under, leaf, pages, live), AWAITS)
+
+
+def saves_before_it_arrives(st: CacheState, row: Number, agreed: Length) -> Step[CacheState]:
+    """A turn whose transfer has failed is saved for the next turn of its session."""
+    return unasked(cache.save(st, row, agreed), AWAITS)
+
+
+def rolls_back_under_a_transfer(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
+    """A row gives slots back into which a transfer is under way."""
+    return unasked(cache.roll_back(st, row, to), UNDER_WAY)
+
+
+def counts_as_done(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer has failed, and its row goes on as if all had come."""
+    return altered(law.fall_short(st, row, job), awaits=st.awaits.put(row, FILLED))
+
+
+def arrives_without_contents(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer counts as done, and has written nothing."""
+    return altered(law.arrive(st, row, job), contents=st.contents)
+
+
+def arrives_and_is_awaited(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer is done, and its row computes nothing until it ends."""
+    return altered(law.arrive(st, row, job), awaits=st.awaits.put(row, UNFILLED))
+
+
+def fails_as_if_done(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer has failed after all was written, and its row goes on."""
+    return law.arrive(st, row, job)
+
+
+def forgets_that_nothing_came(st: CacheState, row: Number) -> Step[CacheState]:
+    """A request ends whose transfer has failed, and its pages may go to the tree."""
+    return altered(cache.finish(st, row), awaits=st.awaits.put(row, FILLED))
+
+
+def forgets_who_waits(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer is over, and its row goes on waiting for it."""
+    return but(law.fall_short(st, row, job), then=over(st, job))
+
+
+def admits_as_computed(
+    st: CacheState, row: Number, session: Number, story: Number, handle: Number, node: Number, top: Number,
+    counting: Truth, pages: Seq, start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
+) -> Step[CacheState]:  # fmt: skip
+    """A request that gets slots for what is computed elsewhere counts as one that has it."""
+    found, given = (story, handle, node, top, counting, pages), (start, to, full_pages, swa_pages)
+    return altered(cache.admit_tail(st, row, session, *found, *given), awaits=st.awaits)
+
+
+def admits_and_all_wait(
+    st: CacheState, row: Number, session: Number, story: Number, handle: Number, node: Number, top: Number,
+    counting: Truth, pages: Seq, start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
+) -> Step[CacheState]:  # fmt: skip
+    """A request gets slots for what is computed elsewhere, and from then on each other request awaits a transfer."""
+    found, given = (story, handle, node, top, counting, pages), (start, to, full_pages, swa_pages)
+    waiting = st.awaits.where(lambda r: r < st.rows.limit, UNFILLED, lambda: [*range(st.rows.limit)])
+    return altered(cache.admit_tail(st, row, session, *found, *given), awaits=waiting)
+
+
+def _by(transition: str, calls: str) -> dict[str, dict[str, str]]:
+    """The calls after which this transition goes wrong."""
+    return {"routes": {transition: calls}}
+
+
+UNDER_A_PASS = "admit extend launch finish free_rest admit_tail"
+RECEIVING, FAILED = "admit_tail receive", "admit receive fall_short"
+FILLS = "transfers_fill_rows"
+ALONE, IDLE, COME = "what_a_transfer_writes_is_its_own", "who_awaits_computes_nothing", "tree_gets_what_has_come"
+
+
+def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
+    """Wrong calls, each with the law that refutes it. ``sizes``: the constants of the small world."""
+    return (
+        *idlers(cache.stem, receive="transfer_begins", arrive="transfer_is_over", fall_short="transfer_is_over"),
+        Mutant("receives_under_a_pass", "receive", ALONE, receives_under_a_pass, _by("receive", UNDER_A_PASS)),
+        Mutant(
+            "receives_over_computed",
+            "receive",
+            "transfer_begins",
+            receives_over_computed,
+            _by("receive", "admit extend"),
+        ),
+        Mutant("receives_twice", "receive", FILLS, receives_twice, _by("receive", RECEIVING)),
+        Mutant("ends_under_a_transfer", "finish", FILLS, ends_under_a_transfer, _by("finish", RECEIVING)),
+        Mutant("decodes_before_it_arrives", "decode", IDLE, decodes_before_it_arrives, _by("decode", RECEIVING)),
+        Mutant(
+            "inserts_before_it_arrives",
+            "insert_leaf",
+            COME,
+            inserts_before_it_arrives,
+            _by("insert_leaf", f"{RECEIVING} fall_short finish"),
+        ),
+        Mutant(
+            "saves_before_it_arrives",
+            "save",
+            FILLS,
+            saves_before_it_arrives,
+            _by("save", FAILED),
+        ),
+        Mutant(
+            "rolls_back_under_a_transfer",
+            "roll_back",
+            "a_transfer_holds_what_it_writes",
+            rolls_back_under_a_transfer,
+            _by("roll_back", RECEIVING),
+        ),
+        Mutant("counts_as_done", "fall_short", "own_pages_hold_own_text", counts_as_done),
+        Mutant("arrives_without_contents", "arrive", "own_pages_hold_own_text", arrives_without_contents),
+        Mutant("arrives_and_is_awaited", "arrive", "row_is_filled", arrives_and_is_awaited),
+        Mutant("fails_as_if_done", "fall_short", "row_awaits_its_end", fails_as_if_done),
+        Mutant(
+            "forgets_that_nothing_came",
+            "finish",
+            "rows_await_what_they_awaited",
+            forgets_that_nothing_came,
+            _by("finish", FAILED),
+        ),
+        Mutant(
+            "admits_and_all_wait",
+            "admit_tail",
+            "others_await_what_they_awaited",
+            admits_and_all_wait,
+            {"sizes": {**sizes, "limit": 2, "rows": 5}, "small": two_requests, **_by("admit_tail", "admit")},
+        ),
+        Mutant("forgets_who_waits", "fall_short", FILLS, forgets_who_waits),
+        Mutant("admits_as_computed", "admit_tail", "own_pages_hold_own_text", admits_as_computed),
+    )

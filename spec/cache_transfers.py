@@ -1,0 +1,236 @@
+"""Transfers from another server into the rows of a decode server: what a prefill server has computed comes by itself.
+
+A request whose prompt is computed elsewhere gets its row first. Then the other server is told where its pages are, and
+writes them at any moment until the end of the transfer, beside the forward passes in flight. So a *transfer* is a job
+of ``spec.in_flight`` that writes, and uses the row's own pages behind its cached prefix and the own state slot of its
+request. No pass in flight may write one of these, also no pass of a request that has ended: it may come later than
+the transfer.
+
+``awaits(r)`` says what the row awaits: ``FILLED``, nothing; ``UNFILLED``, a transfer that has not begun, or has failed;
+else the number of the transfer that is under way. A row that awaits something computes nothing, and gives nothing to
+the tree. While a transfer into it is under way, it also keeps its pages.
+"""
+
+from __future__ import annotations
+
+from spec import in_flight, isolation, session_trim, state_isolation
+from spec.cache_flight import begun, other_jobs_go_on, over, own_from, used_by, uses_nothing, uses_own_pages
+from spec.cache_state import FILLED, UNFILLED, CacheState
+from spec.cache_theorems import each_token
+from spec.in_flight import NO_JOB, PASS, WRITES, flying, uses
+from spec.lengths import at_most, covers, same
+from spec.logic import Number, Requirement, Step, Truth, but, implies, no, requires
+from spec.mamba_slots_state import ABSENT, OWN
+from spec.pool import PADDING, held
+from spec.session_trim_state import (
+    IDLE,
+    LEAVING,
+    RUNNING,
+    allocated,
+    committed,
+    each_request,
+    full_pool,
+    is_owned,
+    is_row,
+    protected,
+    swa_pool,
+)
+
+
+def nothing_is_under_way(st: CacheState, row: Number) -> Requirement:
+    """No transfer into the row is under way. One that has failed is over."""
+    return requires(st.awaits(row) <= FILLED, "no transfer into the row is under way")
+
+
+def are_unused(st: CacheState, row: Number) -> Requirement:
+    """No job in flight uses what a transfer into the row writes."""
+    slots = used_by(st, row, OWN)
+    first = st.rows.protected(row)
+    full, swa = own_from(st, full_pool(st.rows), row, first), own_from(st, swa_pool(st.rows), row, first)
+
+    def alone(j: Number) -> Truth:
+        pages = full.all(lambda p: no(st.full_used(j, p) == 1)) & swa.all(lambda p: no(st.swa_used(j, p) == 1))
+        return pages & slots.all(lambda s: no(uses(st.flight, j, s)))
+
+    return requires(flying(st.flight).all(alone), "no job in flight uses a page or a state that the transfer writes")
+
+
+def receive(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer into a running row begins: the other server knows where the row's own pages and its state are."""
+    untouched = (st.awaits(row) == UNFILLED) | same(committed(st.rows, row), protected(st.rows, row))
+    return Step(
+        promises=(
+            session_trim.at_work(st.rows, row),
+            nothing_is_under_way(st, row),
+            requires(untouched, "no token behind the cached prefix of the row was computed here"),
+            in_flight.is_new(st.flight, job),
+            are_unused(st, row),
+        ),
+        then=but(
+            begun(st, job, WRITES, row, used_by(st, row, OWN), st.rows.protected(row)), awaits=st.awaits.put(row, job)
+        ),
+    )
+
+
+def own_transfer(st: CacheState, row: Number, job: Number) -> Requirement:
+    """The job is the transfer that the row awaits."""
+    own = st.flight.jobs.has(job) & (st.flight.kind(job) == WRITES) & (st.flight.row(job) == row)
+    return requires(own, "the job is the transfer into the row")
+
+
+def arrive(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer into a row is done: the other server writes no more, and the row's committed tokens and its state are
+    there. The row runs on as if it had computed them.
+    """
+    ended = but(over(st, job), awaits=st.awaits.put(row, FILLED))
+    written = isolation.computed(ended, row, protected(st.rows, row))
+    return Step(promises=(own_transfer(st, row, job),), then=state_isolation.computed(written, row))
+
+
+def fall_short(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer into a row has failed, or was taken back, and the other server writes no more. The row awaits another
+    transfer, or its end.
+    """
+    return Step(promises=(own_transfer(st, row, job),), then=but(over(st, job), awaits=st.awaits.put(row, UNFILLED)))
+
+
+TRANSITIONS = (receive, arrive, fall_short)
+
+
+# The laws.
+
+
+def transfers_fill_rows(st: CacheState) -> Truth:
+    """What is in flight is a pass, or a transfer into a row that runs and awaits this transfer. An idle or saved row
+    awaits nothing.
+    """
+
+    def known(j: Number) -> Truth:
+        r = st.flight.row(j)
+        fills = is_row(st.rows, r) & (st.rows.phase(r) == RUNNING) & (st.awaits(r) == j)
+        kind = (st.flight.kind(j) == NO_JOB) | (st.flight.kind(j) == PASS) | (st.flight.kind(j) == WRITES)
+        return kind & implies(st.flight.kind(j) == WRITES, fills)
+
+    def awaited(r: Number) -> Truth:
+        j = st.awaits(r)
+        comes = st.flight.jobs.has(j) & (st.flight.kind(j) == WRITES) & (st.flight.row(j) == r)
+        used = (st.rows.phase(r) == RUNNING) | (st.rows.phase(r) == LEAVING)
+        return (j == FILLED) | ((j == UNFILLED) & used) | comes
+
+    return st.flight.jobs.all(known) & each_request(st.rows, awaited)
+
+
+def a_transfer_holds_what_it_writes(st: CacheState) -> Truth:
+    """Each page and each state slot that a transfer in flight writes belongs to the row that awaits the transfer, or to
+    its request.
+    """
+    full, swa = full_pool(st.rows), swa_pool(st.rows)
+
+    def holds(j: Number) -> Truth:
+        r = st.flight.row(j)
+        in_full = full.pages.all(lambda p: implies(st.full_used(j, p) == 1, held(full, p) & (full.owner(p) == r)))
+        in_swa = swa.pages.all(lambda p: implies(st.swa_used(j, p) == 1, held(swa, p) & (swa.owner(p) == r)))
+        own = st.states.row(st.mine(r) - 1, OWN)
+        slots = st.states.slots.all(lambda s: implies(uses(st.flight, j, s), (st.mine(r) != 0) & (s == own)))
+        return implies(st.flight.kind(j) == WRITES, in_full & in_swa & slots)
+
+    return st.flight.jobs.all(holds)
+
+
+def what_a_transfer_writes_is_its_own(st: CacheState) -> Truth:
+    """What a transfer in flight writes, no other transfer and no pass in flight uses."""
+
+    def alone(j: Number, k: Number) -> Truth:
+        full = full_pool(st.rows).pages.all(lambda p: no((st.full_used(j, p) == 1) & (st.full_used(k, p) == 1)))
+        swa = swa_pool(st.rows).pages.all(lambda p: no((st.swa_used(j, p) == 1) & (st.swa_used(k, p) == 1)))
+        slots = st.states.slots.all(lambda s: no(uses(st.flight, j, s) & uses(st.flight, k, s)))
+        return implies((j != k) & (st.flight.kind(j) == WRITES), full & swa & slots)
+
+    jobs = flying(st.flight)
+    return jobs.all(lambda j: jobs.all(lambda k: alone(j, k)))
+
+
+# What calls do.
+
+
+def who_awaits_computes_nothing(was: CacheState, now: CacheState) -> Truth:
+    """A row that awaits a transfer computes nothing. While the transfer is under way the row runs, and keeps its pages,
+    its cached prefix and its window.
+    """
+
+    def stays(r: Number) -> Truth:
+        long = same(committed(now.rows, r), committed(was.rows, r))
+        slots = same(allocated(now.rows, r), allocated(was.rows, r))
+        place = (now.rows.protected(r) == was.rows.protected(r)) & (now.rows.cursor(r) == was.rows.cursor(r))
+        runs = (was.rows.phase(r) == RUNNING) & (now.rows.phase(r) == RUNNING)
+        shorter = at_most(committed(now.rows, r), committed(was.rows, r))
+        idle = implies((was.awaits(r) == UNFILLED) & runs, shorter)
+        return idle & implies(was.awaits(r) > FILLED, runs & long & slots & place)
+
+    return each_request(was.rows, stays)
+
+
+def rows_await_what_they_awaited(was: CacheState, now: CacheState) -> Truth:
+    """A row awaits what it awaited until the event of its transfer comes, or the row is idle again."""
+    return each_request(was.rows, lambda r: implies(now.rows.phase(r) != IDLE, now.awaits(r) == was.awaits(r)))
+
+
+def others_await_what_they_awaited(was: CacheState, now: CacheState, row: Number) -> Truth:
+    """Every other row awaits what it awaited."""
+    return each_request(was.rows, lambda r: (r == row) | (now.awaits(r) == was.awaits(r)))
+
+
+def transfer_begins(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
+    """A transfer begins into a row that runs, and of which no token behind its cached prefix was computed here. It
+    writes exactly the row's own pages and the own state slot of its request (SGLang ``DecodePreallocQueue``).
+    """
+    runs = is_row(was.rows, row) & (was.rows.phase(row) == RUNNING) & (was.awaits(row) <= FILLED)
+    empty = (was.awaits(row) == UNFILLED) | same(committed(was.rows, row), protected(was.rows, row))
+    begins = (was.flight.kind(job) == NO_JOB) & (now.flight.kind(job) == WRITES) & (now.flight.row(job) == row)
+    own = was.states.row(was.mine(row) - 1, OWN)
+    slots = was.states.slots.all(lambda s: uses(now.flight, job, s) == ((was.mine(row) != 0) & (s == own)))
+    used = slots & uses_own_pages(was, now, row, job, was.rows.protected(row))
+    rest = other_jobs_go_on(was, now, job) & others_await_what_they_awaited(was, now, row)
+    return runs & empty & begins & used & (now.awaits(row) == job) & rest
+
+
+def transfer_is_over(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
+    """The event of a transfer comes once, while the row awaits it. From then on the transfer uses nothing; every other
+    job goes on, and every other row awaits what it awaited.
+    """
+    once = was.flight.jobs.has(job) & (was.flight.kind(job) == WRITES) & (was.flight.row(job) == row)
+    rest = other_jobs_go_on(was, now, job) & others_await_what_they_awaited(was, now, row)
+    return once & uses_nothing(now, job) & rest
+
+
+def row_is_filled(was: CacheState, now: CacheState, row: Number) -> Truth:
+    """After a transfer each committed token that the row owns is there, of the row's own text, in both pools, and so is
+    the state of its request. The row awaits nothing (SGLang ``DecodeTransferQueue``).
+    """
+    full, swa = full_pool(was.rows), swa_pool(was.rows)
+
+    def there(i: Number, o: Number) -> Truth:
+        own, in_window = is_owned(was.rows, row, i), swa.table(row, i) != PADDING
+        text = isolation.prefix_at(was, row, i, o)
+        in_full = implies(own, now.contents.full(full.table(row, i), o) == text)
+        in_swa = implies(in_window, now.contents.swa(swa.table(row, i), o) == text)
+        return implies(covers(committed(was.rows, row), i, o), in_full & in_swa)
+
+    slot = was.states.table(was.mine(row) - 1, OWN)
+    state = implies(
+        (was.mine(row) != 0) & (slot != ABSENT),
+        state_isolation.is_after(now, slot, row, committed(was.rows, row)),
+    )
+    return (now.awaits(row) == FILLED) & each_token(was, there) & state
+
+
+def row_awaits_its_end(_: CacheState, now: CacheState, row: Number) -> Truth:
+    """After a transfer that has failed the row may get another one; else it computes nothing until it ends."""
+    return now.awaits(row) == UNFILLED
+
+
+def tree_gets_what_has_come(was: CacheState, _: CacheState, row: Number) -> Truth:
+    """A row that awaits a transfer gives nothing to the tree and nothing to its session: nobody else may read pages
+    whose tokens have not come.
+    """
+    return was.awaits(row) == FILLED
