@@ -139,6 +139,7 @@ MOVES = {
     "admit": _admit,
     "admit_tail": _admit_tail,
     "extend": _of_rows("extend"),
+    "extend_elsewhere": _of_rows("extend"),
     "decode": _of_rows("decode"),
     "reserve": _of_rows("reserve"),
     "commit": _of_rows("commit"),
@@ -588,7 +589,7 @@ ANSWERS = {
     "admit_tail": lambda pick, st, given: answers.tail(
         pick, st.rows.pools.now, given["pages"].length, Length(given["start"], 0), given["to"]
     ),
-    **dict.fromkeys(("reserve", "extend"), GROWN),
+    **dict.fromkeys(("reserve", "extend", "extend_elsewhere"), GROWN),
     "decode": answers.pages_of_pair(answers.one_more, lambda st: st.rows.pools),
     "settle_swa": lambda _, st, __: answers.settles_nothing(st.rows.pools),
     **dict.fromkeys(("leave_window", "revive_in_place"), lambda *_: {"later": False}),
@@ -628,7 +629,7 @@ HINTS = Hints(
     },
     refusable=frozenset(
         {
-            *("admit_tail", "reserve", "extend", "decode"),
+            *("admit_tail", "reserve", "extend", "extend_elsewhere", "decode"),
             *("state_match", "state_admit", "state_second", "state_copy", "state_swap", "state_renew"),
         }
     ),

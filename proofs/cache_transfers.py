@@ -18,6 +18,7 @@ from spec.logic import Number, Seq, Step, Truth, but
 from spec.session_trim_state import RUNNING
 
 AWAITS = "the row awaits no transfer of what was computed elsewhere"
+AWAITED = "the row awaits a transfer, and none is under way"
 UNDER_WAY = "no transfer into the row is under way"
 
 
@@ -41,13 +42,23 @@ def receives_under_a_pass(st: CacheState, row: Number, job: Number) -> Step[Cach
 
 def receives_over_computed(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
     """A transfer begins into a row whose tokens were computed here."""
-    return unasked(law.receive(st, row, job), "no token behind the cached prefix of the row was computed here")
+    return unasked(law.receive(st, row, job), AWAITED)
 
 
 def receives_twice(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
     """A second transfer begins into a row while the first is under way."""
     alone = "no job in flight uses a page or a state that the transfer writes"
-    return unasked(unasked(law.receive(st, row, job), UNDER_WAY), alone)
+    return unasked(unasked(law.receive(st, row, job), AWAITED), alone)
+
+
+def extends_as_computed(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
+    """A request that gets slots for what another server computes counts as one that has computed it."""
+    return altered(cache.extend_elsewhere(st, row, to, full_pages, swa_pages), awaits=st.awaits)
+
+
+def extends_over_computed(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
+    """A request that has computed tokens awaits a transfer that would write them again."""
+    return unasked(cache.extend_elsewhere(st, row, to, full_pages, swa_pages), "the row has its cached prefix alone")
 
 
 def ends_under_a_transfer(st: CacheState, row: Number) -> Step[CacheState]:
@@ -132,7 +143,7 @@ def _by(transition: str, calls: str) -> dict[str, dict[str, str]]:
 
 
 UNDER_A_PASS = "admit extend launch finish free_rest admit_tail"
-RECEIVING, FAILED = "admit_tail receive", "admit receive fall_short"
+RECEIVING, FAILED = "admit_tail receive", "admit extend_elsewhere receive fall_short"
 FILLS = "transfers_fill_rows"
 ALONE, IDLE, COME = "what_a_transfer_writes_is_its_own", "who_awaits_computes_nothing", "tree_gets_what_has_come"
 
@@ -148,6 +159,20 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
             "transfer_begins",
             receives_over_computed,
             _by("receive", "admit extend"),
+        ),
+        Mutant(
+            "extends_as_computed",
+            "extend_elsewhere",
+            "own_pages_hold_own_text",
+            extends_as_computed,
+            _by("extend_elsewhere", "admit"),
+        ),
+        Mutant(
+            "extends_over_computed",
+            "extend_elsewhere",
+            "nothing_was_computed",
+            extends_over_computed,
+            _by("extend_elsewhere", "admit extend"),
         ),
         Mutant("receives_twice", "receive", FILLS, receives_twice, _by("receive", RECEIVING)),
         Mutant("ends_under_a_transfer", "finish", FILLS, ends_under_a_transfer, _by("finish", RECEIVING)),
@@ -176,7 +201,7 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
         Mutant("counts_as_done", "fall_short", "own_pages_hold_own_text", counts_as_done),
         Mutant("arrives_without_contents", "arrive", "own_pages_hold_own_text", arrives_without_contents),
         Mutant("arrives_and_is_awaited", "arrive", "row_is_filled", arrives_and_is_awaited),
-        Mutant("fails_as_if_done", "fall_short", "row_awaits_its_end", fails_as_if_done),
+        Mutant("fails_as_if_done", "fall_short", "row_awaits_a_transfer", fails_as_if_done),
         Mutant(
             "forgets_that_nothing_came",
             "finish",

@@ -45,11 +45,11 @@ from spec.cache_state import (
     start,
     window_in,
 )
-from spec.lengths import Length, at_most, shortest, touched
+from spec.lengths import Length, at_most, same, shortest, touched
 from spec.lock_ref_state import ROOT, begin, between, end, lives
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states, still_has_states
-from spec.session_trim_state import LEAVING, allocated, back_to, committed, full_pool, is_whole
+from spec.session_trim_state import LEAVING, allocated, back_to, committed, full_pool, is_whole, protected
 
 stem = Stem("cache", state=CacheState, start=start, sizes=cache_state.tables_have_room)
 stem.part("rows", session_trim.stem)
@@ -193,6 +193,22 @@ def reserve(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages:
         step,
         promises=(*step.promises, state_isolation.has_a_state(st, row), is_filled(st, row)),
         then=isolation.drafted(step.then, row, allocated(st.rows, row)),
+    )
+
+
+@stem.transition
+def extend_elsewhere(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
+    """A request that has just begun gets slots for all of its first ``to`` tokens, which another server computes.
+
+    They come by a transfer (``spec.cache_transfers``). ``admit_tail`` is for a request that gets SWA pages for its last
+    tokens alone.
+    """
+    step = growing(st, row, call("rows", session_trim.extend, st.rows, row, to, full_pages, swa_pages))
+    empty = same(allocated(st.rows, row), protected(st.rows, row))
+    return but(
+        step,
+        promises=(*step.promises, requires(empty, "the row has its cached prefix alone"), is_filled(st, row)),
+        then=but(step.then, awaits=st.awaits.put(row, UNFILLED)),
     )
 
 
@@ -640,12 +656,14 @@ stem.change(only=("launch",))(cache_flight.pass_is_launched)
 stem.change(only=("end_pass",))(cache_flight.pass_is_done)
 stem.change(besides=("launch", "end_pass", "receive", "arrive", "fall_short"))(cache_flight.work_in_flight_goes_on)
 stem.change()(cache_transfers.who_awaits_computes_nothing)
-stem.change(besides=("admit_tail", "receive", "arrive", "fall_short"))(cache_transfers.rows_await_what_they_awaited)
-stem.change(only=("admit_tail",))(cache_transfers.others_await_what_they_awaited)
+WAITS = ("admit_tail", "extend_elsewhere")  # after these a row awaits a transfer
+stem.change(besides=(*WAITS, "receive", "arrive", "fall_short"))(cache_transfers.rows_await_what_they_awaited)
+stem.change(only=WAITS)(cache_transfers.others_await_what_they_awaited)
 stem.change(only=("receive",))(cache_transfers.transfer_begins)
 stem.change(only=("arrive", "fall_short"))(cache_transfers.transfer_is_over)
 stem.change(only=("arrive",))(cache_transfers.row_is_filled)
-stem.change(only=("admit_tail", "fall_short"))(cache_transfers.row_awaits_its_end)
+stem.change(only=(*WAITS, "fall_short"))(cache_transfers.row_awaits_a_transfer)
+stem.change(only=("extend_elsewhere",))(cache_transfers.nothing_was_computed)
 stem.change(only=("insert_leaf", "revive_tombstone", "revive_in_place", "save"))(
     cache_transfers.tree_gets_what_has_come
 )
@@ -662,7 +680,7 @@ stem.theorem(about=("rows", "states"), ledger=True)(state_isolation.reads_state_
 
 # What calls do.
 
-stem.change(only=("admit_tail", "extend", "decode", "reserve"))(cache_effects.row_gets_the_chosen_pages)
+stem.change(only=(*WAITS, "extend", "decode", "reserve"))(cache_effects.row_gets_the_chosen_pages)
 stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.runs_with_its_lock)
 stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.matched_node_is_locked)
 stem.change(only=("state_admit",))(cache_effects.is_equipped_with)
@@ -676,8 +694,9 @@ stem.change(only=("state_write",))(content_effects.track_gets_the_state_at_the_b
 stem.change(only=("state_admit",))(content_effects.request_begins_with_its_state)
 
 OF_ONE_ROW = (
-    *("admit", "admit_tail", "extend", "decode", "reserve", "commit", "slide", "leave_window", "roll_back"),
-    *("release_swa", "release_state", "finish", "continue_prefill", "insert_leaf", "drop_duplicates"),
+    *("admit", "admit_tail", "extend", "extend_elsewhere", "decode", "reserve", "commit"),
+    *("slide", "leave_window", "roll_back", "release_swa", "release_state"),
+    *("finish", "continue_prefill", "insert_leaf", "drop_duplicates"),
     *("revive_tombstone", "revive_in_place", "free_rest", "save", "state_admit", "receive", "arrive", "fall_short"),
 )
 OF_A_SESSION = ("restore", "resume", "close")
@@ -689,7 +708,7 @@ stem.change(only=OF_A_SESSION)(cache_effects.sessions_keep_their_prefix)
 stem.change(besides=(*OF_ONE_ROW, *OF_A_SESSION))(cache_effects.requests_keep_their_prefix)
 stem.change(only=("admit",))(cache_effects.request_begins)
 stem.change(only=("admit_tail",))(cache_effects.request_begins_with_its_tail)
-stem.change(only=("extend",), part="rows")(row_effects.computes_what_is_asked)
+stem.change(only=("extend", "extend_elsewhere"), part="rows")(row_effects.computes_what_is_asked)
 stem.change(only=("decode",), part="rows")(row_effects.computes_one_token)
 stem.change(only=("reserve",), part="rows")(row_effects.gets_slots_for_a_draft)
 stem.change(only=("commit",), part="rows")(row_effects.commits_what_was_accepted)

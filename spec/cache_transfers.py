@@ -57,12 +57,10 @@ def are_unused(st: CacheState, row: Number) -> Requirement:
 
 def receive(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
     """A transfer into a running row begins: the other server knows where the row's own pages and its state are."""
-    untouched = (st.awaits(row) == UNFILLED) | same(committed(st.rows, row), protected(st.rows, row))
     return Step(
         promises=(
             session_trim.at_work(st.rows, row),
-            nothing_is_under_way(st, row),
-            requires(untouched, "no token behind the cached prefix of the row was computed here"),
+            requires(st.awaits(row) == UNFILLED, "the row awaits a transfer, and none is under way"),
             in_flight.is_new(st.flight, job),
             are_unused(st, row),
         ),
@@ -181,17 +179,16 @@ def others_await_what_they_awaited(was: CacheState, now: CacheState, row: Number
 
 
 def transfer_begins(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
-    """A transfer begins into a row that runs, and of which no token behind its cached prefix was computed here. It
-    writes exactly the row's own pages and the own state slot of its request (SGLang ``DecodePreallocQueue``).
+    """A transfer begins into a row that runs and awaits one. It writes exactly the row's own pages and the own state
+    slot of its request (SGLang ``DecodePreallocQueue``).
     """
-    runs = is_row(was.rows, row) & (was.rows.phase(row) == RUNNING) & (was.awaits(row) <= FILLED)
-    empty = (was.awaits(row) == UNFILLED) | same(committed(was.rows, row), protected(was.rows, row))
+    runs = is_row(was.rows, row) & (was.rows.phase(row) == RUNNING) & (was.awaits(row) == UNFILLED)
     begins = (was.flight.kind(job) == NO_JOB) & (now.flight.kind(job) == WRITES) & (now.flight.row(job) == row)
     own = was.states.row(was.mine(row) - 1, OWN)
     slots = was.states.slots.all(lambda s: uses(now.flight, job, s) == ((was.mine(row) != 0) & (s == own)))
     used = slots & uses_own_pages(was, now, row, job, was.rows.protected(row))
     rest = other_jobs_go_on(was, now, job) & others_await_what_they_awaited(was, now, row)
-    return runs & empty & begins & used & (now.awaits(row) == job) & rest
+    return runs & begins & used & (now.awaits(row) == job) & rest
 
 
 def transfer_is_over(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
@@ -224,9 +221,14 @@ def row_is_filled(was: CacheState, now: CacheState, row: Number) -> Truth:
     return (now.awaits(row) == FILLED) & each_token(was, there) & state
 
 
-def row_awaits_its_end(_: CacheState, now: CacheState, row: Number) -> Truth:
-    """After a transfer that has failed the row may get another one; else it computes nothing until it ends."""
+def row_awaits_a_transfer(_: CacheState, now: CacheState, row: Number) -> Truth:
+    """The row has nothing yet of what another server computes. It computes nothing until a transfer into it is done."""
     return now.awaits(row) == UNFILLED
+
+
+def nothing_was_computed(was: CacheState, _: CacheState, row: Number) -> Truth:
+    """Only a row that has its cached prefix alone gets slots for what another server computes."""
+    return (was.awaits(row) == FILLED) & same(allocated(was.rows, row), protected(was.rows, row))
 
 
 def tree_gets_what_has_come(was: CacheState, _: CacheState, row: Number) -> Truth:

@@ -234,6 +234,9 @@ class Both:
         found = self.cache.admit_tail(prompt, session or None)
         self.follow()
         self.tail = False
+        if found is not None:  # what was computed elsewhere is there at once
+            self.step("receive", found, 1)
+            self.step("arrive", found, 1)
         return found
 
     def roll_back(self, row: int, to: int) -> None:
@@ -340,7 +343,8 @@ class Both:
 # Of what an engine can do with states ours gives the tree none that it has already, and always its newest one.
 ALONE = {"state_match_again", "state_renew", "state_turn_lazy", "release_state"}  # what only other engines do
 STATEFUL = {transition.__name__ for transition in mamba_in_cache.TRANSITIONS} - ALONE
-OF_SERVERS = {transition.__name__ for transition in cache_flight.TRANSITIONS}  # ours is told of no forward pass
+# Ours is told of no forward pass and of no transfer that fails.
+OF_SERVERS = {*(transition.__name__ for transition in cache_flight.TRANSITIONS), "fall_short"}
 ALL_SLIDING = {"leave_window"}  # where every layer has a window: tests/test_all_sliding.py
 WINDOWS = (0.4, 1, 1.5, 2.3)  # in pages
 

@@ -64,6 +64,8 @@ CLAIMS: dict[str, Claim] = {
     "state_close": taken_by("close", where=SESSIONS_WITH_STATES),
     "launch": taken_by("admit", "decode", where=STATES),
     "end_pass": taken_by("admit", "decode", "land", where=STATES),
+    **dict.fromkeys(("receive", "arrive"), rows.CLAIMS["admit_tail"]),
+    "fall_short": own_way("Where one server computes all tokens of a request, no transfer fails."),
 }
 
 

@@ -1,4 +1,4 @@
-"""The forward passes in flight of a run over one cache, as jobs of the law."""
+"""The forward passes and the transfers in flight of a run over one cache, as jobs of the law."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from spec.mamba_slots_state import OWN
 
 
 class PassOfRow(NamedTuple):
-    """A pass over one row of the law. ``track``: the role of the slot of the track buffer that it writes, if any."""
+    """A pass over one row of the law. ``first``: the page index of the first token that it computes. ``track``: the
+    role of the slot of the track buffer that it writes, if any.
+    """
 
     row: int
+    first: int
     track: int = OWN
 
 
 class Flights:
-    """The steps in flight, oldest first, each with the jobs of its passes. They end in the order of their launch."""
+    """The steps in flight, oldest first, each with the jobs of its passes. They end in the order of their launch.
+    Transfers into rows end in any order.
+    """
 
     def __init__(self, law: Law) -> None:
         self._law = law
@@ -35,7 +40,7 @@ class Flights:
         self._steps.append([])
         for one in passes:
             job = self._new()
-            self._unseen(self._law.engine_step, "launch", one.row, job, one.track)
+            self._unseen(self._law.engine_step, "launch", one.row, job, one.track, one.first)
             self._steps[-1].append(job)
 
     def ended(self) -> None:
@@ -47,6 +52,14 @@ class Flights:
         """Every step in flight is done, but the ``count`` newest."""
         while len(self._steps) > count:
             self.ended()
+
+    def receives(self, row: int) -> None:
+        """A transfer into a row begins: the other server may write its pages."""
+        self._unseen(self._law.engine_step, "receive", row, self._new())
+
+    def received(self, row: int, done: bool) -> None:
+        """The transfer that a row awaits is over. ``done``: all has come."""
+        self._unseen(self._law.caller_step, "arrive" if done else "fall_short", row, self._law.state.awaits(row))
 
     def of(self, row: int) -> bool:
         """A pass of this row is in flight."""

@@ -209,12 +209,14 @@ class CacheRun:
 
     def begin_tail(self, request: int, row: int, session: int, pages: int, tail: Tail) -> None:
         """Explains that a row begins with the pages of the node that was matched, and has slots for what is computed
-        elsewhere.
+        elsewhere, which comes at once.
         """
         lock = self._lock(request, row, pages, "admit_tail") if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit_tail", row, session, self._story(request), *lock, *tail)
         if self.stateful:
             self.states.begin(request, row, arrives=True)
+        self.flights.receives(row)
+        self.flights.received(row, True)
 
     def _story(self, request: int) -> int:
         """The law's number of the whole text of a request."""
@@ -404,8 +406,14 @@ class CacheRun:
         result of the pass before it is there, as where a scheduler processes that result next.
         """
         if self.stateful:
-            self.flights.launched([PassOfRow(self.calls.row_of[request]) for request in requests])
+            self.flights.launched(map(self._pass_of, requests))
             self.flights.ended_but(1 if flies else 0)
+
+    def _pass_of(self, request: int) -> PassOfRow:
+        """The pass over the newest token of a request. A prefill is done before anything else happens, so that it does
+        not matter where it begins.
+        """
+        return PassOfRow(self.calls.row_of[request], (self.calls.computed(request) - 1) // self.tree.page_size)
 
     def landed(self, request: int | None = None) -> None:
         """Explains that the passes in flight are done, where one of them is of this request (``None``: any)."""

@@ -223,7 +223,7 @@ class ServerRun(ServedClients):
     def _pass_of_row(self, one: ServerPass) -> PassOfRow:
         """The pass, with the law's numbers."""
         track = OWN if one.tracked is None else FIRST + self.cache.states.tracks(one.request).index(one.tracked[0])
-        return PassOfRow(self.calls.row_of[one.request], track)
+        return PassOfRow(self.calls.row_of[one.request], one.start // self.calls.page_size, track)
 
     def _resulted(self, _: ServerEvent) -> None:
         """The result of the oldest step in flight has come."""
