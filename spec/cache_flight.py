@@ -36,6 +36,25 @@ def used_by(st: CacheState, row: Number, track: Number) -> Set:
     return st.states.slots.such(lambda s: (st.mine(row) != 0) & ((s == own) | (s == tracked)), lambda: [own, tracked])
 
 
+def full_of(st: CacheState, job: Number) -> Set:
+    """The pages of the full pool that a job in flight uses."""
+    return full_pool(st.rows).pages.such(
+        lambda p: st.full_used(job, p) == 1, lambda: [p for (j, p), used in st.full_used.items() if used and j == job]
+    )
+
+
+def swa_of(st: CacheState, job: Number) -> Set:
+    """The pages of the SWA pool that a job in flight uses."""
+    return swa_pool(st.rows).pages.such(
+        lambda p: st.swa_used(job, p) == 1, lambda: [p for (j, p), used in st.swa_used.items() if used and j == job]
+    )
+
+
+def no_pages(st: CacheState, job: Number) -> Truth:
+    """The job uses no page."""
+    return full_of(st, job).all(lambda _: False) & swa_of(st, job).all(lambda _: False)
+
+
 def own_from(st: CacheState, pool: Pool, row: Number, first: Number) -> Set:
     """The pages of a pool that the row owns from the page index ``first`` on."""
     return in_range(pool, row, first, touched(allocated(st.rows, row)))
@@ -110,18 +129,14 @@ def is_undisturbed(st: CacheState, source: Number, slot: Number, at_once: Truth)
 def only_jobs_in_flight_use_pages(st: CacheState) -> Truth:
     """Only a pass or a transfer in flight uses state slots and pages of the two pools."""
 
-    def nothing(j: Number) -> Truth:
-        full = full_pool(st.rows).pages.all(lambda p: no(st.full_used(j, p) == 1))
-        swa = swa_pool(st.rows).pages.all(lambda p: no(st.swa_used(j, p) == 1))
-        return implies(st.flight.kind(j) == NO_JOB, full & swa)
-
-    return in_flight.only_jobs_in_flight_use_blocks(st.flight) & st.flight.jobs.all(nothing)
+    pages = st.flight.jobs.all(lambda j: implies(st.flight.kind(j) == NO_JOB, no_pages(st, j)))
+    return in_flight.only_jobs_in_flight_use_blocks(st.flight) & pages
 
 
 def a_job_goes_on(was: CacheState, now: CacheState, job: Number) -> Truth:
     """The job is as it was, for the row for which it was, and uses the state slots and pages that it used."""
-    full = full_pool(was.rows).pages.all(lambda p: was.full_used(job, p) == now.full_used(job, p))
-    swa = swa_pool(was.rows).pages.all(lambda p: was.swa_used(job, p) == now.swa_used(job, p))
+    full = full_of(was, job).all(full_of(now, job).has) & full_of(now, job).all(full_of(was, job).has)
+    swa = swa_of(was, job).all(swa_of(now, job).has) & swa_of(now, job).all(swa_of(was, job).has)
     return in_flight.a_job_goes_on(was.flight, now.flight, job) & full & swa
 
 
@@ -132,10 +147,8 @@ def other_jobs_go_on(was: CacheState, now: CacheState, job: Number) -> Truth:
 
 def uses_nothing(st: CacheState, job: Number) -> Truth:
     """No job has this number, and nothing is used by it."""
-    full = full_pool(st.rows).pages.all(lambda p: no(st.full_used(job, p) == 1))
-    swa = swa_pool(st.rows).pages.all(lambda p: no(st.swa_used(job, p) == 1))
     slots = st.states.slots.all(lambda s: no(uses(st.flight, job, s)))
-    return (st.flight.kind(job) == NO_JOB) & slots & full & swa
+    return (st.flight.kind(job) == NO_JOB) & slots & no_pages(st, job)
 
 
 def uses_own_pages(st: CacheState, now: CacheState, row: Number, job: Number, first: Number) -> Truth:

@@ -14,12 +14,22 @@ the tree. While a transfer into it is under way, it also keeps its pages.
 from __future__ import annotations
 
 from spec import in_flight, isolation, session_trim, state_isolation
-from spec.cache_flight import begun, other_jobs_go_on, over, own_from, used_by, uses_nothing, uses_own_pages
+from spec.cache_flight import (
+    begun,
+    full_of,
+    other_jobs_go_on,
+    over,
+    own_from,
+    swa_of,
+    used_by,
+    uses_nothing,
+    uses_own_pages,
+)
 from spec.cache_state import FILLED, UNFILLED, CacheState
 from spec.cache_theorems import each_token
 from spec.in_flight import NO_JOB, PASS, WRITES, flying, uses
 from spec.lengths import at_most, covers, same
-from spec.logic import Number, Requirement, Step, Truth, but, implies, no, requires
+from spec.logic import Number, Requirement, Set, Step, Truth, but, implies, no, requires
 from spec.mamba_slots_state import ABSENT, OWN
 from spec.pool import PADDING, held
 from spec.session_trim_state import (
@@ -81,8 +91,9 @@ def arrive(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
     there. The row runs on as if it had computed them.
     """
     ended = but(over(st, job), awaits=st.awaits.put(row, FILLED))
-    written = isolation.computed(ended, row, protected(st.rows, row))
-    return Step(promises=(own_transfer(st, row, job),), then=state_isolation.computed(written, row))
+    return Step(
+        promises=(own_transfer(st, row, job),), then=state_isolation.computed(isolation.arrived(ended, row), row)
+    )
 
 
 def fall_short(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
@@ -96,6 +107,13 @@ TRANSITIONS = (receive, arrive, fall_short)
 
 
 # The laws.
+
+
+def transfers(st: CacheState) -> Set:
+    """The transfers in flight."""
+    return st.flight.jobs.such(
+        lambda j: st.flight.kind(j) == WRITES, lambda: [j for j, kind in st.flight.kind.items() if kind == WRITES]
+    )
 
 
 def transfers_fill_rows(st: CacheState) -> Truth:
@@ -126,26 +144,25 @@ def a_transfer_holds_what_it_writes(st: CacheState) -> Truth:
 
     def holds(j: Number) -> Truth:
         r = st.flight.row(j)
-        in_full = full.pages.all(lambda p: implies(st.full_used(j, p) == 1, held(full, p) & (full.owner(p) == r)))
-        in_swa = swa.pages.all(lambda p: implies(st.swa_used(j, p) == 1, held(swa, p) & (swa.owner(p) == r)))
+        in_full = full_of(st, j).all(lambda p: held(full, p) & (full.owner(p) == r))
+        in_swa = swa_of(st, j).all(lambda p: held(swa, p) & (swa.owner(p) == r))
         own = st.states.row(st.mine(r) - 1, OWN)
         slots = st.states.slots.all(lambda s: implies(uses(st.flight, j, s), (st.mine(r) != 0) & (s == own)))
-        return implies(st.flight.kind(j) == WRITES, in_full & in_swa & slots)
+        return in_full & in_swa & slots
 
-    return st.flight.jobs.all(holds)
+    return transfers(st).all(holds)
 
 
 def what_a_transfer_writes_is_its_own(st: CacheState) -> Truth:
     """What a transfer in flight writes, no other transfer and no pass in flight uses."""
 
     def alone(j: Number, k: Number) -> Truth:
-        full = full_pool(st.rows).pages.all(lambda p: no((st.full_used(j, p) == 1) & (st.full_used(k, p) == 1)))
-        swa = swa_pool(st.rows).pages.all(lambda p: no((st.swa_used(j, p) == 1) & (st.swa_used(k, p) == 1)))
+        full = full_of(st, j).all(lambda p: no(st.full_used(k, p) == 1))
+        swa = swa_of(st, j).all(lambda p: no(st.swa_used(k, p) == 1))
         slots = st.states.slots.all(lambda s: no(uses(st.flight, j, s) & uses(st.flight, k, s)))
-        return implies((j != k) & (st.flight.kind(j) == WRITES), full & swa & slots)
+        return (j == k) | (full & swa & slots)
 
-    jobs = flying(st.flight)
-    return jobs.all(lambda j: jobs.all(lambda k: alone(j, k)))
+    return transfers(st).all(lambda j: flying(st.flight).all(lambda k: alone(j, k)))
 
 
 # What calls do.

@@ -17,7 +17,7 @@ from spec.contents import UNWRITTEN
 from spec.lengths import Length, covers, positions
 from spec.lock_ref_state import end
 from spec.logic import Map, Number, Requirement, Truth, but, implies, no, requires
-from spec.pool import PADDING, held
+from spec.pool import PADDING, Pool, held
 from spec.session_trim_state import allocated, committed, each_row, full_pool, is_owned, may_be_read, swa_pool, text
 
 
@@ -75,6 +75,25 @@ def mapped(st: CacheState, row: int, first: Length, to: Length) -> list[tuple[in
 def computed(st: CacheState, row: Number, first: Length) -> CacheState:
     """The state after the row's tokens from ``first`` up to its committed length were computed."""
     return writes(st, row, first, committed(st.rows, row), lambda i, o: prefix_at(st, row, i, o))
+
+
+def arrived(st: CacheState, row: Number) -> CacheState:
+    """The state after a transfer wrote the row's committed tokens: into the pages that the row owns, in both pools."""
+    to, known = committed(st.rows, row), st.contents
+
+    def written(pool: Pool, holds: Map) -> Map:
+        def own(p: Number, o: Number) -> Truth:
+            there = pool.offsets.has(o) & covers(to, pool.index(p), o)
+            return held(pool, p) & (pool.owner(p) == row) & there
+
+        def keys() -> list[tuple[int, int]]:
+            places = ((pool.table(row, i), o) for i, o in positions(Length(0, 0), to, pool.page_size))
+            return [place for place in places if place[0] != PADDING]
+
+        return holds.where(own, lambda p, o: prefix_at(st, row, pool.index(p), o), keys)
+
+    full, swa = full_pool(st.rows), swa_pool(st.rows)
+    return but(st, contents=but(known, full=written(full, known.full), swa=written(swa, known.swa)))
 
 
 def drafted(st: CacheState, row: Number, first: Length) -> CacheState:

@@ -53,7 +53,8 @@ HEADLINES = (
         "No use after free: every page that a running request reads is held, its own and its shared prefix, every "
         "token in its window maps into a held SWA page, and its mamba states are its own until it leaves. A shared "
         "block is free exactly where nobody holds it, no block that a transfer in flight reads or writes is free, and "
-        "no token in a window is read from the null block. The slot of a copy to or from host memory is of no other "
+        "no token in a window is read from the null block. What a transfer into a row of `cache` writes belongs to "
+        "this row until the transfer has ended. The slot of a copy to or from host memory is of no other "
         "key until the copy has ended, and a key that was promised to a load stays.",
         (
             *(("host_tier", law) for law in ("a_copy_is_of_its_key", "promised_is_there", "loads_are_promised")),
@@ -63,7 +64,7 @@ HEADLINES = (
                 ("cache", law)
                 for law in ("reads_held_pages", "reads_held_window", "reads_own_window", "reads_own_states")
             ),
-            ("cache", "running_keeps_its_states"),
+            *(("cache", law) for law in ("running_keeps_its_states", "a_transfer_holds_what_it_writes")),
         ),
     ),
     Headline(
@@ -71,14 +72,17 @@ HEADLINES = (
         "What a request reads is its own: every slot that a running request reads up to its committed length, in its "
         "own pages, its shared prefix and its window, was computed for the request's own text up to this token, and "
         "its mamba state is the one after all its committed tokens, also where it was copied while a pass of a request "
-        "that has ended was in flight. A shared block holds the text of each request that reads it, and nobody writes "
-        "it. A key that is found in host memory has a slot with the key's own text, which is what a load reads. Asked "
+        "that has ended was in flight. A row computes nothing, and gives nothing to the tree, before what another "
+        "server computes for it has come, and no pass in flight writes what a transfer writes. A shared block holds "
+        "the text of each request that reads it, and nobody writes it. A key that is found in host memory has a slot "
+        "with the key's own text, which is what a load reads. Asked "
         "of the engine: a match answers with pages of the request's own text, an "
         "insert that gives pages to a node compares texts rightly, and equal block hashes mean equal texts.",
         (
             *(("block_pool", law) for law in ("filled_holds_own_text", "hash_names_content", "shared_is_not_written")),
             *(("cache", law) for law in ("reads_own_text", "window_reads_own_text", "reads_state_of_own_text")),
-            *(("cache", law) for law in ("request_gets_the_nodes_state", "passes_go_on")),
+            *(("cache", law) for law in ("request_gets_the_nodes_state", "work_in_flight_goes_on")),
+            *(("cache", law) for law in ("what_a_transfer_writes_is_its_own", "tree_gets_what_has_come")),
             ("cache", "prefix_is_the_trees"),
             *(("host_tier", law) for law in ("found_holds_its_text", "a_load_reads_the_keys_text")),
             ("host_tier", "a_found_key_is_not_written"),

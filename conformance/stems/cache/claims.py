@@ -65,6 +65,7 @@ CLAIMS: dict[str, Claim] = {
     "launch": taken_by("admit", "decode", where=STATES),
     "end_pass": taken_by("admit", "decode", "land", where=STATES),
     **dict.fromkeys(("receive", "arrive"), rows.CLAIMS["admit_tail"]),
+    "extend_elsewhere": own_way("An engine may compute all tokens itself."),
     "fall_short": own_way("Where one server computes all tokens of a request, no transfer fails."),
 }
 
