@@ -31,6 +31,8 @@ from conformance.stems.server.served import ServedClients
 ADDS_NOTHING, WANTS_NOTHING = 9, (11, 13)
 RESUMES = 8  # of 24 draws: how many leave a paused server paused
 FAR = 20  # so far apart in priority, one request takes the place of another
+ABORTS = 8  # of 24 draws: the one that also takes a request back, where a prefill server computes prompts
+GOES_WELL = 2  # below this number of a draw's text, a prefill server may also fail
 SPARE = 5  # a server keeps so many tokens of its longest text free
 
 
@@ -65,15 +67,18 @@ class Client:
     avoided: Counter[str] = field(default_factory=Counter)
 
     def send(self, run: ServedClients, drawn: Drawn) -> None:
-        """One message. A paused server, and one that has given its memory back, hears of few things."""
+        """One message, after the prefill server of a decode server has gone on with something. A paused server, and one
+        that has given its memory back, hears of few things.
+        """
         pick, length, answer, _ = drawn
+        transfers = self._transfers(run, drawn)
         closed = [n for n in range(1, run.config["sessions"] + 1) if n not in run.sessions]
         opened, known = sorted(run.sessions), sorted(run.here)
         if run.released:
             self.do("resume_memory")
         elif run.paused and pick > RESUMES:
             self.do("resume")
-        elif pick == 0 and known:
+        elif (pick == 0 or (pick == ABORTS and transfers)) and known:
             self.do("abort", request=known[length % len(known)])
         elif pick == 1 and self._may(may_flush, run):
             self.do("flush")
@@ -89,6 +94,15 @@ class Client:
             self._later("release_memory", turns_before_release)
         elif not run.paused:
             self._generate(run, drawn)
+
+    def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:
+        """The prefill server does something for a request. Whether there is one for which it can."""
+        known = run.transfer_steps()
+        if known:
+            request = sorted(known)[drawn.length % len(known)]
+            number = 0 if drawn.fork >= GOES_WELL else drawn.answer
+            self.do("transfer", request=request, step=known[request][number % len(known[request])])
+        return bool(known)
 
     def _may(self, rule: Callable[..., bool], run: ServedClients, *more: int) -> bool:
         """What the rule says of a message. One that is refused for a known difference is counted."""

@@ -39,6 +39,12 @@ def wake(do: Callable[..., object], run: ServedClients) -> None:
         do("resume")
 
 
+def settle(do: Callable[..., object], run: ServedClients) -> None:
+    """The prefill server of a decode server does what it can."""
+    for request, steps in run.transfer_steps().items():
+        do("transfer", request=request, step=steps[0])
+
+
 def finish(lock: LockStep) -> tuple[int, int]:
     """Lets a server do what it has left to do, without new requests; then clients take back what still waits, and close
     their sessions. How many requests were taken back, and how many the server still has then. A request may wait for
@@ -48,10 +54,14 @@ def finish(lock: LockStep) -> tuple[int, int]:
     assert isinstance(run, ServerRun)
     wake(lock.do, run)
     lock.do("turn", times=LONG)
+    while run.transfer_steps():
+        settle(lock.do, run)
+        lock.do("turn", times=LONG)
     waiting = sorted(run.here)
     for request in waiting:
         lock.do("abort", request=request)
     for session in sorted(run.sessions):
         lock.do("close", session=session)
+    settle(lock.do, run)
     lock.do("turn", times=LONG)
     return len(waiting), len(run.here)
