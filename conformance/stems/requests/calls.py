@@ -396,7 +396,7 @@ class RequestCalls:
         yield from self._cached(request)
 
     def explain_tail(self, request: int, known: RunRequest, prefix: int, upto: int) -> None:
-        """Explains that a request has a row of ``upto`` tokens, of which those behind the prefix come from elsewhere."""
+        """Explains that a request has a row of ``upto`` tokens; those behind its prefix are computed elsewhere."""
         row = self._idle_row()
         pages = self._whole_prefix("admit_tail", prefix)
         view, size = self.view(request), self.page_size

@@ -109,8 +109,9 @@ class OnwardServer:
         done = []
         arrivals = self.run.transfers.arrivals
         arrivals.copied(event.backups)
-        for number, known in event.requests.items() if event.destination is not None else ():
-            arrivals.begins(number, known, event.destination, self.passes.name(number))
+        if event.destination is not None:
+            for number, known in event.requests.items():
+                arrivals.begins(number, known, event.destination, self.passes.name(number))
         for number, known in event.requests.items():
             self.known.setdefault(number, RunRequest(0, known.tokens, self.run.forks.get(number, 0)))
         for one in event.passes:

@@ -111,8 +111,8 @@ class ServerEvent(NamedTuple):
     ``requests``: those it did it to, in order. ``passes``: of ``passed``. ``session``: of ``closed``. ``batch``: for
     ``poll``, how many requests were in the batch of the turn that ends there; its ``requests`` are all that the server
     has, and ``waiting`` are those of them that wait, in the order of the queue. ``wanted``: of ``states_begun``, how
-    many slots are asked for. ``destination``: of ``transfer_begun``. ``backups``: the copies that a decode server has made
-    and loaded since the last event.
+    many slots are asked for. ``destination``: of ``transfer_begun``. ``backups``: the copies that a decode server has
+    made and loaded since the last event.
     """
 
     kind: str

@@ -198,8 +198,8 @@ class ServerRun(ServedClients):
         self.cache.follow_tracks()  # a batch says at once which tracks it writes
 
     def _preallocated(self, event: ServerEvent) -> None:
-        """A request has a row, with slots for what a prefill server computes, or for what it had before it was taken off
-        its row.
+        """A request has a row, with slots for what a prefill server computes, or for what it had computed before it
+        gave its row up.
         """
         self.cache.follow_tree()
         for request, known in event.requests.items():
@@ -210,6 +210,7 @@ class ServerRun(ServedClients):
             else:  # the law has rows with tails where there is a window
                 self.calls.explain_begin(request, asked, known.prefix)
                 self.calls.grow("extend", request, upto)
+        self.cache.follow()  # nothing is judged before the server goes on
 
     def _transfer_begun(self, event: ServerEvent) -> None:
         """The prefill server knows where to write."""
@@ -416,7 +417,7 @@ class ServerRun(ServedClients):
         if self._still >= STILL:
             self._still = 0
             self._stands_still(event)
-        if not event.requests and (amiss := self.engine.idle_problems()):
+        if all(known.sent is not None for known in event.requests.values()) and (amiss := self.engine.idle_problems()):
             raise Finding(AGREES, AGREES_SENTENCE, "; ".join(amiss), kind=INVARIANT)
 
     def _stands(self, event: ServerEvent) -> bool:

@@ -77,7 +77,7 @@ class TransferCalls:
         return {request: steps for request, steps in known.items() if steps}
 
     def turn(self) -> None:
-        """A turn of the loop comes next. A prefill server that should have stopped long ago writes for the last time."""
+        """A turn of the loop comes next. A prefill server that was told to stop long ago writes for the last time."""
         for request, transfer in [*self.arrivals.open.items()]:
             transfer.late += "stops" in self._run.engine.transfer_steps(request)
             if transfer.late > PATIENCE:

@@ -6,14 +6,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from conformance.engines.sglang.releases.server_parts import calls
 from conformance.engines.sglang.server.receiving import PrefillServer
 from conformance.stems.server.protocol import Backup, Destination, TransferStep
 
-ROLE = ("--disaggregation-mode", "decode")
+ROLE = ("--disaggregation-mode", "decode")  # the launch flag of a decode server
 SAVES, LOADS = "get_cpu_copy", "load_cpu_copy"
+
+
+def is_decode_server(flags: Sequence[str]) -> bool:
+    """Whether a server of these launch flags is a decode server."""
+    return ROLE in pairwise(flags)
 
 
 class DecodeSide:

@@ -21,7 +21,7 @@ from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import copies_by_engine, has_host_memory
 from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
-from conformance.engines.sglang.server.decoding import ROLE, DecodeSide
+from conformance.engines.sglang.server.decoding import DecodeSide, is_decode_server
 from conformance.engines.sglang.server.drafting import Drafts
 from conformance.engines.sglang.server.forking import forked
 from conformance.engines.sglang.server.host_memory import HostWatch
@@ -35,6 +35,7 @@ from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_
 from conformance.engines.sglang.server.storage_memory import StorageWatch
 from conformance.engines.sglang.server.storing import THREADS
 from conformance.engines.sglang.server.watching import (
+    DECODES,
     LOADED_BACK,
     RESULTED,
     STATES_BEGUN,
@@ -156,6 +157,9 @@ class SGLangServer:
         self._messages = self.release.imported.module("managers.io_struct")
         self._sampling = self.release.imported.module("sampling.sampling_params").SamplingParams
         self.turns = 0
+        decodes = is_decode_server(config["flags"])
+        if decodes and not DECODES.include(self.release.imported):
+            raise Unsupported(f"sglang {self.release.label}: decode servers are driven from 0.5.19 on")
         servers.now = self
         try:
             self.scheduler, self._context = servers.launcher.launch(
@@ -180,7 +184,7 @@ class SGLangServer:
         self.host_pages = {} if self.host is None else self.host.pages
         self.storage_threads = () if self.host is None or self.host.storage is None else tuple(THREADS)
         self.decodes: DecodeSide | None = None
-        if " ".join(ROLE) in " ".join(config["flags"]):
+        if decodes:
             assert isinstance(servers.network.now, PrefillServer), "a decode server opens its socket when it is made"
             self.decodes = DecodeSide(self.scheduler, servers.network.now)
             self.decodes.prefill.asks = self._transfer_begins

@@ -33,9 +33,9 @@ RECURRENT, WINDOW = "mamba", "swa"  # kinds of state, beside the pages of the fu
 
 @dataclass
 class Room:
-    """One transfer. ``registered``: the prefill server has taken the request. ``asked``: the message by which the decode
-    server has said where it is to write. ``stops``: the decode server has told it to stop; ``generation``: the number
-    by which it wants to hear that it did. ``broken``: it cannot say whether it has stopped.
+    """One transfer. ``registered``: the prefill server has taken the request. ``asked``: the message by which the
+    decode server has said where it is to write. ``stops``: the decode server has told it to stop; ``generation``: the
+    number by which it wants to hear that it did. ``broken``: it cannot say whether it has stopped.
     """
 
     registered: bool = False

@@ -272,6 +272,7 @@ OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config",
 NO_PINNING = "without a device no memory is pinned"
 NO_PACKAGE = "it needs a package that is not installed"
 NO_NETWORK = "a message of a decode server is there at once, and none is lost"
+TURNS = "a turn takes 1/8 s"
 ONE_ORDER, BETWEEN_TURNS = "a run must be the same each time", "messages to a decode server come between turns"
 ROWS: tuple[StandInRow, ...] = (
     StandInRow(EVERYWHERE, "get_config", _files, NO_PACKAGE, "the fields of the file of a small model"),
@@ -382,7 +383,7 @@ ROWS: tuple[StandInRow, ...] = (
         "a message is copied, and there at the next poll",
     ),
     *(
-        StandInRow(module, "time", lambda place: place.clock, "a run must be the same each time", "a turn takes 1/8 s")
+        StandInRow(module, "time", lambda place: place.clock, ONE_ORDER, TURNS)
         for module in (SCHEDULER, "session.session_controller", "observability.req_time_stats")
     ),
     *(
@@ -444,7 +445,7 @@ ROWS: tuple[StandInRow, ...] = (
                 NO_PACKAGE,
                 "the run says when the prefill server sends a message",
             ),
-            (TRANSFERS, "requests", lambda place: place.network.requests, NO_PACKAGE, "the prefill server answers at once"),
+            (TRANSFERS, "requests", lambda place: place.network.requests, NO_PACKAGE, "a call is answered at once"),
             (TRANSFERS, "get_local_ip_auto", lambda _: lambda: HOST, "it asks the network", "one address"),
             (
                 TRANSFERS,
@@ -455,8 +456,8 @@ ROWS: tuple[StandInRow, ...] = (
             ),
             (MOONCAKE, "threading", lambda place: place.network.threading_of(threading), ONE_ORDER, BETWEEN_TURNS),
             (TRANSFERS, "concurrent", lambda _: FUTURES, ONE_ORDER, "what a pool of threads is given is done at once"),
-            (TRANSFERS, "time", lambda place: ThreadClock(place.clock.turns), ONE_ORDER, "a turn takes 1/8 s"),
-            *((name, "time", lambda place: place.clock, ONE_ORDER, "a turn takes 1/8 s") for name in (MOONCAKE, DECODE)),
+            (TRANSFERS, "time", lambda place: ThreadClock(place.clock.turns), ONE_ORDER, TURNS),
+            *((name, "time", lambda place: place.clock, ONE_ORDER, TURNS) for name in (MOONCAKE, DECODE)),
             (
                 TRANSFER_ENGINE,
                 "MooncakeTransferEngine",
@@ -470,9 +471,7 @@ ROWS: tuple[StandInRow, ...] = (
         StandInRow(LOGGER, name, _none, "transformers gives it to loggers", "nothing is logged")
         for name in ("warning_once", "info_once")
     ),
-    StandInRow(
-        MOONCAKE, "zmq", lambda place: place.network.sockets, NO_PACKAGE, NO_NETWORK, Releases(MOONCAKE, "zmq")
-    ),
+    StandInRow(MOONCAKE, "zmq", lambda place: place.network.sockets, NO_PACKAGE, NO_NETWORK, Releases(MOONCAKE, "zmq")),
     StandInRow(
         SCHEDULER, "create_load_snapshot_writer", _none, "no balancer reads the load", "the load is not published"
     ),

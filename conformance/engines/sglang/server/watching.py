@@ -115,7 +115,9 @@ WATCHED: tuple[WatchedFunction, ...] = (
         ADMITTED, _second, ((DECODE, "DecodePreallocQueue._match_prefix_and_lock"),), DECODES, changes=False
     ),
     WatchedFunction("preallocated", _second, ((DECODE, "DecodePreallocQueue._pre_alloc"),), DECODES),
-    WatchedFunction("transfer_ended", _of_transfer, ((DECODE, "DecodeTransferQueue._commit_transfer_to_req"),), DECODES),
+    WatchedFunction(
+        "transfer_ended", _of_transfer, ((DECODE, "DecodeTransferQueue._commit_transfer_to_req"),), DECODES
+    ),
 )
 # While a batch has state slots set aside, a request that is not admitted gives back its copy of a state by this call;
 # the end of the group tells it.
