@@ -125,6 +125,11 @@ def _one_more(*choices: LaunchChoice) -> tuple[str, tuple[LaunchChoice, ...]]:
     return ONE_MORE, (*[PLAIN] * (len(choices) // 2), *choices)
 
 
+PRIORITIES = ("priority", "priority")
+BY_PREFIX = (
+    ("order", "lpm"),
+    (ONE_MORE, f"order {BY_TREE}"),
+)  # of the waiting queue: by what the tree has of each text
 OTHERS = ("windowed", "full", "sliding", "recurrent")
 LAUNCHES = Launches(
     models=(*map(LaunchChoice, OTHERS), TRACKED, *RECEIVING),
@@ -182,6 +187,9 @@ LAUNCHES = Launches(
         ),
         "server.dfs_turn": frozenset(
             pair(SESSIONS, _sessions(count).name, ONE_MORE, f"order {BY_TREE}") for count in (1, 2)
+        ),
+        "server.order_of_arrived": frozenset(
+            frozenset({(MODEL, one.name), order, PRIORITIES}) for one in RECEIVING for order in BY_PREFIX
         ),
         "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
     },

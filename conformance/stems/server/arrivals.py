@@ -26,7 +26,7 @@ class Transfer:
 
 
 class Arrivals:
-    """``open``: the transfers in flight, by request. A transfer writes at its end, to where it was told when it began."""
+    """``open``: the transfers in flight, by request. A transfer writes at its end, where it was told when it began."""
 
     def __init__(self, shadow: Shadow) -> None:
         self._shadow = shadow

@@ -15,12 +15,15 @@ from typing import NamedTuple
 from conformance.driver.protocol import Json
 from conformance.stems.requests.request import token
 from conformance.stems.server.exclusions import (
+    ServerExclusion,
     may_ask_for_turn,
     may_flush,
     may_release_memory,
+    may_retract,
     may_say_priority,
     may_send_empty_turn,
     may_stop,
+    may_take_back,
     may_update_weights,
     turns_before_release,
     turns_before_update,
@@ -33,6 +36,7 @@ RESUMES = 8  # of 24 draws: how many leave a paused server paused
 FAR = 20  # so far apart in priority, one request takes the place of another
 ABORTS = 8  # of 24 draws: the one that also takes a request back, where a prefill server computes prompts
 GOES_WELL = 2  # below this number of a draw's text, a prefill server may also fail
+SOME = 20  # turns, after which clients look whether their requests go on
 SPARE = 5  # a server keeps so many tokens of its longest text free
 
 
@@ -87,13 +91,24 @@ class Client:
         elif pick == 4 and opened:
             self.do("close", session=opened[length % len(opened)])
         elif pick == 5 and not run.paused:
-            self.do("pause", mode="retract" if length % 2 else "in_place")
+            self.do("pause", mode="retract" if length % 2 and self._may(may_retract, run) else "in_place")
         elif pick == 6 and self._may(may_update_weights, run):
             self._later("update_weights", turns_before_update)
         elif pick == 7 and self._may(may_release_memory, run):
             self._later("release_memory", turns_before_release)
         elif not run.paused:
             self._generate(run, drawn)
+
+    def turns(self, run: ServedClients, times: int) -> None:
+        """The server makes so many turns. For a known difference it makes some at a time, and clients take back what it
+        would not go on with.
+        """
+        most = SOME if may_take_back(run, self.exclude) else times
+        for first in range(0, times, most):
+            self.do("turn", times=min(times - first, most))
+            for request in run.stuck() if may_take_back(run, self.exclude) else ():
+                self.avoided[ServerExclusion.RETRACTED_BEHIND_ARRIVED] += 1
+                self.do("abort", request=request)
 
     def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:
         """The prefill server does something for a request. Whether there is one for which it can."""

@@ -27,6 +27,7 @@ from conformance.stems.server.protocol import (
     FINDS,
     NOT_SAMPLED,
     POLL,
+    TRANSFER,
     ServedRequest,
     ServerEngine,
     ServerEvent,
@@ -439,6 +440,12 @@ class ServerRun(ServedClients):
         else:
             return
         raise Finding(SERVES, SERVES_SENTENCE, f"for {STILL} turns nothing was computed, and {why}", kind=INVARIANT)
+
+    def stuck(self) -> list[int]:
+        """See ``ServedClients``."""
+        if TRANSFER in self.lacks or not self._still:
+            return []
+        return sorted(request for request in self.calls.retracted & self.here if request not in self.calls.row_of)
 
     def text_of(self, session: int) -> list[int]:
         """See ``ServedClients``."""

@@ -153,6 +153,10 @@ class ServedClients:
         """What the prefill server of a decode server can do next, by request."""
         return {}
 
+    def stuck(self) -> list[int]:
+        """The requests of a decode server that wait after they gave their rows up, while nothing is computed."""
+        return []
+
     def text_of(self, session: int) -> list[int]:
         """The text of a session, of the turns that it has kept."""
         raise NotImplementedError
