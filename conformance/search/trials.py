@@ -66,7 +66,7 @@ class ServerTrial:
     def go(self) -> tuple[int, int]:
         """See ``RepairTrial``. Requests are taken back that wait behind idle sessions."""
         self._crowd.drive(self._lock, self._rng, self._avoid)
-        found: tuple[int, int] = self._crowd.finish(self._lock)
+        found: tuple[int, int] = self._crowd.finish(self._lock, self._avoid)
         return found
 
 

@@ -62,6 +62,23 @@ LATE_AND_AHEAD = frozenset({frozenset({(MODEL, "tracked"), ("overlap", "on"), ("
 MIXED_TRACK = frozenset({pair(MODEL, "tracked", MIXED, MIXED)})
 # Batches in which prompts are cut after some tokens, and requests that decode take a part of these.
 CUT_AND_MIXED = ((MODEL, "tracked"), (CHUNKED, CHUNKED), (MIXED, MIXED))
+# A decode server: a prefill server computes its prompts. It keeps 512 tokens free for each answer if it is not told
+# otherwise, which is more than a drawn pool has.
+RESERVES, CACHES = "--num-reserved-decode-tokens", "--disaggregation-decode-enable-radix-cache"
+COPIES = "--disaggregation-decode-retraction-backup"  # of what a request had when it is taken off its row
+DECODE = ("--disaggregation-mode", "decode", RESERVES, "2")
+RECEIVING = (LaunchChoice("decode", (*DECODE, COPIES, "cpu_tensor"), model="full"),)
+AT_ONCE = "rows are free at once"
+RECEIVES = (
+    LaunchChoice("no cache"),
+    LaunchChoice("cache", (CACHES,)),
+    LaunchChoice("cache, reserves more", (CACHES, RESERVES, "5")),
+    LaunchChoice("cache, polls seldom", (CACHES, RESERVES, "1", "--disaggregation-decode-polling-interval", "2")),
+    LaunchChoice("cache, waits for 2 s", (CACHES,), (("DISAGGREGATION_WAITING_TIMEOUT", "2"),)),
+    LaunchChoice(AT_ONCE, (CACHES,), (("DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE", "0"),)),
+    LaunchChoice("no copies", (COPIES, "none")),
+)
+DECODE_SERVER = "decode server"
 ONE_MORE, DELAYED, BY_TREE = "one more", "prefills delayed", "dfs-weight"
 ORDERS = (BY_TREE, "hrrn", "shortest-prefill-first", "lof", "random")
 TLRU = {"threshold": 8, "next_prompt_estimate": 2}  # in tokens
@@ -108,11 +125,18 @@ def _one_more(*choices: LaunchChoice) -> tuple[str, tuple[LaunchChoice, ...]]:
     return ONE_MORE, (*[PLAIN] * (len(choices) // 2), *choices)
 
 
+PRIORITIES = ("priority", "priority")
+BY_PREFIX = (
+    ("order", "lpm"),
+    (ONE_MORE, f"order {BY_TREE}"),
+)  # of the waiting queue: by what the tree has of each text
+OTHERS = ("windowed", "full", "sliding", "recurrent")
 LAUNCHES = Launches(
-    models=(*map(LaunchChoice, ("windowed", "full", "sliding", "recurrent")), TRACKED),
+    models=(*map(LaunchChoice, OTHERS), TRACKED, *RECEIVING),
     sessions=(PLAIN, _sessions(2), _sessions(1)),
     options=(
         ("size", tuple(_size(*size) for size in SIZES)),
+        (DECODE_SERVER, RECEIVES),
         ("rows", tuple(map(_rows, (3, 2, 4)))),
         ("windows move", (PLAIN, OFTEN)),
         ("overlap", (LaunchChoice("off", ("--disable-overlap-schedule",)), LaunchChoice("on"))),
@@ -137,10 +161,15 @@ LAUNCHES = Launches(
             *(pair(MODEL, "recurrent", "size", _size(*size).name) for size in SIZES if size[0] > 1),
             pair(MODEL, "recurrent", "overlap", "on"),
             # A second track that comes and goes needs track buffers of two slots, which overlapping steps have.
-            *(pair(MODEL, name, "lazy tracks", "lazy tracks") for name in ("windowed", "full", "sliding", "recurrent")),
+            *(pair(MODEL, name, "lazy tracks", "lazy tracks") for name in OTHERS),
             pair("overlap", "off", "lazy tracks", "lazy tracks"),
             *(pair(MODEL, name, "drafts", "drafts") for name in ("recurrent", "tracked")),
             pair("overlap", "off", ONE_MORE, DELAYED),
+            # Other servers compute their prompts; a decode server has no sessions here, and no drafts.
+            *(pair(MODEL, name, DECODE_SERVER, one.name) for name in (*OTHERS, TRACKED.name) for one in RECEIVES[1:]),
+            *(pair(MODEL, one.name, SESSIONS, _sessions(count).name) for one in RECEIVING for count in (1, 2)),
+            *(pair(MODEL, one.name, "drafts", "drafts") for one in RECEIVING),
+            *(pair(MODEL, one.name, "lazy tracks", "lazy tracks") for one in RECEIVING),
         }
     ),
     avoided={
@@ -158,6 +187,9 @@ LAUNCHES = Launches(
         ),
         "server.dfs_turn": frozenset(
             pair(SESSIONS, _sessions(count).name, ONE_MORE, f"order {BY_TREE}") for count in (1, 2)
+        ),
+        "server.order_of_arrived": frozenset(
+            frozenset({(MODEL, one.name), order, PRIORITIES}) for one in RECEIVING for order in BY_PREFIX
         ),
         "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
     },

@@ -391,17 +391,21 @@ class RequestCalls:
             self.law.refused("admit_tail", self.room_for(request, answer.prefix, upto))
             self.run.waits(request)
             return
-        row = self._idle_row()
-        prefix = self._whole_prefix("admit_tail", answer.prefix)
-        view, size = self.view(request), self.page_size
-        start = max(view.lengths.cursor // size, prefix)
-        chosen, mapped = self._chosen(row, prefix * size, upto, view)
-        tail = Tail(start, in_pages(upto, size), chosen, Seq(mapped.items()[start - prefix :]))
-        self.run.begin_tail(request, row, known.session, prefix, tail)
-        self._labels(row, view.row)
-        self.row_of[request] = row
+        self.explain_tail(request, known, answer.prefix, upto)
         yield None
         yield from self._cached(request)
+
+    def explain_tail(self, request: int, known: RunRequest, prefix: int, upto: int) -> None:
+        """Explains that a request has a row of ``upto`` tokens; those behind its prefix are computed elsewhere."""
+        row = self._idle_row()
+        pages = self._whole_prefix("admit_tail", prefix)
+        view, size = self.view(request), self.page_size
+        start = max(view.lengths.cursor // size, pages)
+        chosen, mapped = self._chosen(row, pages * size, upto, view)
+        tail = Tail(start, in_pages(upto, size), chosen, Seq(mapped.items()[start - pages :]))
+        self.run.begin_tail(request, row, known.session, pages, tail)
+        self._labels(row, view.row)
+        self.row_of[request] = row
 
     @operation
     def interrupted_admit(

@@ -15,12 +15,15 @@ from typing import NamedTuple
 from conformance.driver.protocol import Json
 from conformance.stems.requests.request import token
 from conformance.stems.server.exclusions import (
+    ServerExclusion,
     may_ask_for_turn,
     may_flush,
     may_release_memory,
+    may_retract,
     may_say_priority,
     may_send_empty_turn,
     may_stop,
+    may_take_back,
     may_update_weights,
     turns_before_release,
     turns_before_update,
@@ -31,6 +34,9 @@ from conformance.stems.server.served import ServedClients
 ADDS_NOTHING, WANTS_NOTHING = 9, (11, 13)
 RESUMES = 8  # of 24 draws: how many leave a paused server paused
 FAR = 20  # so far apart in priority, one request takes the place of another
+ABORTS = 8  # of 24 draws: the one that also takes a request back, where a prefill server computes prompts
+GOES_WELL = 2  # below this number of a draw's text, a prefill server may also fail
+SOME = 20  # turns, after which clients look whether their requests go on
 SPARE = 5  # a server keeps so many tokens of its longest text free
 
 
@@ -65,15 +71,18 @@ class Client:
     avoided: Counter[str] = field(default_factory=Counter)
 
     def send(self, run: ServedClients, drawn: Drawn) -> None:
-        """One message. A paused server, and one that has given its memory back, hears of few things."""
+        """One message, after the prefill server of a decode server has gone on with something. A paused server, and one
+        that has given its memory back, hears of few things.
+        """
         pick, length, answer, _ = drawn
+        transfers = self._transfers(run, drawn)
         closed = [n for n in range(1, run.config["sessions"] + 1) if n not in run.sessions]
         opened, known = sorted(run.sessions), sorted(run.here)
         if run.released:
             self.do("resume_memory")
         elif run.paused and pick > RESUMES:
             self.do("resume")
-        elif pick == 0 and known:
+        elif (pick == 0 or (pick == ABORTS and transfers)) and known:
             self.do("abort", request=known[length % len(known)])
         elif pick == 1 and self._may(may_flush, run):
             self.do("flush")
@@ -82,13 +91,33 @@ class Client:
         elif pick == 4 and opened:
             self.do("close", session=opened[length % len(opened)])
         elif pick == 5 and not run.paused:
-            self.do("pause", mode="retract" if length % 2 else "in_place")
+            self.do("pause", mode="retract" if length % 2 and self._may(may_retract, run) else "in_place")
         elif pick == 6 and self._may(may_update_weights, run):
             self._later("update_weights", turns_before_update)
         elif pick == 7 and self._may(may_release_memory, run):
             self._later("release_memory", turns_before_release)
         elif not run.paused:
             self._generate(run, drawn)
+
+    def turns(self, run: ServedClients, times: int) -> None:
+        """The server makes so many turns. For a known difference it makes some at a time, and clients take back what it
+        would not go on with.
+        """
+        most = SOME if may_take_back(run, self.exclude) else times
+        for first in range(0, times, most):
+            self.do("turn", times=min(times - first, most))
+            for request in run.stuck() if may_take_back(run, self.exclude) else ():
+                self.avoided[ServerExclusion.RETRACTED_BEHIND_ARRIVED] += 1
+                self.do("abort", request=request)
+
+    def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:
+        """The prefill server does something for a request. Whether there is one for which it can."""
+        known = run.transfer_steps()
+        if known:
+            request = sorted(known)[drawn.length % len(known)]
+            number = 0 if drawn.fork >= GOES_WELL else drawn.answer
+            self.do("transfer", request=request, step=known[request][number % len(known[request])])
+        return bool(known)
 
     def _may(self, rule: Callable[..., bool], run: ServedClients, *more: int) -> bool:
         """What the rule says of a message. One that is refused for a known difference is counted."""

@@ -28,7 +28,7 @@ def drive(lock: LockStep, rng: random.Random, exclude: Collection[StrEnum]) -> N
     for _ in range(TURNS):
         for drawn in messages(rng):
             client.send(run, drawn)
-        lock.do("turn", times=70 if rng.random() < 0.03 else rng.choice((1, 1, 2)))
+        client.turns(run, 70 if rng.random() < 0.03 else rng.choice((1, 1, 2)))
 
 
 def wake(do: Callable[..., object], run: ServedClients) -> None:
@@ -39,19 +39,30 @@ def wake(do: Callable[..., object], run: ServedClients) -> None:
         do("resume")
 
 
-def finish(lock: LockStep) -> tuple[int, int]:
+def settle(do: Callable[..., object], run: ServedClients) -> None:
+    """The prefill server of a decode server does what it can."""
+    for request, steps in run.transfer_steps().items():
+        do("transfer", request=request, step=steps[0])
+
+
+def finish(lock: LockStep, exclude: Collection[StrEnum] = ()) -> tuple[int, int]:
     """Lets a server do what it has left to do, without new requests; then clients take back what still waits, and close
     their sessions. How many requests were taken back, and how many the server still has then. A request may wait for
     ever behind idle sessions that hold memory: the run of the stem tells which wait without such a reason.
     """
     run = lock.run
     assert isinstance(run, ServerRun)
+    client = Client(lock.do, exclude)
     wake(lock.do, run)
-    lock.do("turn", times=LONG)
+    client.turns(run, LONG)
+    while run.transfer_steps():
+        settle(lock.do, run)
+        client.turns(run, LONG)
     waiting = sorted(run.here)
     for request in waiting:
         lock.do("abort", request=request)
     for session in sorted(run.sessions):
         lock.do("close", session=session)
+    settle(lock.do, run)
     lock.do("turn", times=LONG)
     return len(waiting), len(run.here)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
+from conformance.stems.server.protocol import TRANSFER
 from conformance.stems.server.served import ServedClients
 
 
@@ -35,6 +36,12 @@ class ServerExclusion(StrEnum):
     # The waiting queue in the order of the tree's nodes, on a server with sessions: ``Launches.avoided``.
     DFS_TURN = "server.dfs_turn"
     OVERLAPPED_STATE = "server.overlapped_state"  # turns of sessions where steps overlap and states are tracked
+    # On a decode server: a request that gave its row up waits for a batch while a prompt has come for another one. The
+    # client takes it back.
+    RETRACTED_BEHIND_ARRIVED = "server.retracted_behind_arrived"
+    # On a decode server with priorities: the waiting queue in the order of the tree: ``Launches.avoided``.
+    ORDER_OF_ARRIVED = "server.order_of_arrived"
+    REBOOTSTRAPPED = "server.rebootstrapped"  # on a decode server: a pause that takes requests off their rows
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
     # New weights in the turn after the last answer, for a server that was paused in that turn, or while something is
     # copied to or from host memory.
@@ -92,6 +99,16 @@ def may_release_memory(run: ServedClients, exclude: Collection[StrEnum]) -> bool
     after_answer = ServerExclusion.RELEASE_AFTER_ANSWER in exclude and run.paused
     beside_copy = ServerExclusion.RELEASE_BESIDE_COPY in exclude and not run.settled
     return run.quiet and not after_answer and not beside_copy
+
+
+def may_retract(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
+    """Whether a client may have a paused server take requests off their rows."""
+    return ServerExclusion.REBOOTSTRAPPED not in exclude or TRANSFER in run.lacks
+
+
+def may_take_back(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
+    """Whether clients take back what waits after it gave its row up, while nothing is computed."""
+    return ServerExclusion.RETRACTED_BEHIND_ARRIVED in exclude and TRANSFER not in run.lacks
 
 
 def turns_before_release(exclude: Collection[StrEnum]) -> int:

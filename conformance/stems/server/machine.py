@@ -47,7 +47,8 @@ class ServedMachine(StemMachine):
 
     def turns(self, times: int) -> None:
         """The server makes so many turns."""
-        self.do("turn", times=times)
+        assert self.run is not None
+        self.client.turns(self.run, times)
 
     @staticmethod
     def widened(drawn: Drawn) -> Drawn:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from conformance.driver.onward import Move, send
 from conformance.driver.shadow import WrongSlot
 from conformance.stems.requests.request import RunRequest, token
-from conformance.stems.server.protocol import ADMITTED, POLL, ServerEvent
+from conformance.stems.server.protocol import ADMITTED, POLL, TRANSFER, ServerEvent
 from conformance.stems.server.run import ServerRun
 
 LONGEST = 3  # the tokens of an answer
@@ -77,6 +78,7 @@ class OnwardServer:
             yield from self._turn()
 
     def _turn(self) -> Iterator[tuple[str, WrongSlot | None]]:
+        self._transfers()
         kind = ""
         while kind != POLL:
             event = send(self.run, self._next)
@@ -87,6 +89,14 @@ class OnwardServer:
             wrong, self.shadow.wrong = self.shadow.wrong, None
             yield f"the server goes on ({kind})", wrong
 
+    def _transfers(self) -> None:
+        """The prefill server of a decode server does what it can."""
+        arrivals = self.run.transfers.arrivals
+        for request in sorted(self.here | arrivals.open.keys()) if TRANSFER not in self.run.lacks else ():
+            for step in self.engine.transfer_steps(request)[:1]:
+                send(self.run, partial(self.engine.transfer, request, step))
+                arrivals.does(request, step)
+
     def _next(self) -> ServerEvent:
         """The next event that may have changed memory: an admission only locks."""
         event: ServerEvent = self.engine.go_on()
@@ -95,8 +105,13 @@ class OnwardServer:
         return event
 
     def _follow(self, event: ServerEvent) -> None:
-        """Forward passes write and read shadow memory."""
+        """Forward passes write and read shadow memory, and transfers begin."""
         done = []
+        arrivals = self.run.transfers.arrivals
+        arrivals.copied(event.backups)
+        if event.destination is not None:
+            for number, known in event.requests.items():
+                arrivals.begins(number, known, event.destination, self.passes.name(number))
         for number, known in event.requests.items():
             self.known.setdefault(number, RunRequest(0, known.tokens, self.run.forks.get(number, 0)))
         for one in event.passes:

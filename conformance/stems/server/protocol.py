@@ -14,8 +14,10 @@ from conformance.stems.cache.protocol import CacheSnapshot
 
 POLL, ADMITTED = "poll", "admitted"
 FINDS = "hits"  # an ability: requests go on after what the tree has of their texts
+TRANSFER = "transfer"  # an ability: prompts come from a prefill server
 NOT_SAMPLED = 0  # the token id in an answer that nobody asked for
 Pause = Literal["retract", "in_place"]
+TransferStep = Literal["registers", "completes", "fails", "breaks", "writes", "stops"]
 
 
 class ServerPass(NamedTuple):
@@ -43,6 +45,34 @@ class ServerPass(NamedTuple):
     def sampled(self) -> range:
         """The positions of the tokens that it samples."""
         return range(self.start + 1 if self.drafted else self.end, self.end + 1)
+
+
+class Destination(NamedTuple):
+    """Where the prefill server of a decode server is to write what it computes of a request.
+
+    ``slots``: of the tokens from ``start`` on, up to a whole page. ``swa_slots``: in the pool for layers with sliding
+    window attention, of those from ``swa_start`` on. ``state``: the state slot; 0 in a model without states.
+    """
+
+    start: int
+    slots: Sequence[int]
+    swa_start: int
+    swa_slots: Sequence[int]
+    state: int
+
+
+class Backup(NamedTuple):
+    """The KV cache of a request was copied to memory of its own (``saved``), or back from it. ``copy``: its number.
+
+    ``slots``: of its tokens from the first on. ``swa_slots``: those to which they are mapped, 0 where to none; empty in
+    a model without layers with sliding window attention. ``state``: its state slot; 0 where none is copied.
+    """
+
+    saved: bool
+    copy: int
+    slots: Sequence[int]
+    swa_slots: Sequence[int]
+    state: int
 
 
 class ServedRequest(NamedTuple):
@@ -74,11 +104,15 @@ class ServerEvent(NamedTuple):
     ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for the requests
     of a batch), ``states_ended``, ``loaded_back`` (a prefix that host memory has got slots on the device; told by
     servers with host memory), ``tracks`` (track buffers got or gave back a slot), or ``poll`` (the server reads its
-    messages next).
+    messages next). A decode server, whose prompts a prefill server computes, also tells ``preallocated`` (a request has
+    its row, with slots for its prompt, or for what it had computed when it gave its row up), ``transfer_begun`` (the
+    prefill server knows where to write a prompt, and may write from now on) and ``transfer_ended`` (the scheduler has
+    heard that a prompt is there, and the first token of the answer).
     ``requests``: those it did it to, in order. ``passes``: of ``passed``. ``session``: of ``closed``. ``batch``: for
     ``poll``, how many requests were in the batch of the turn that ends there; its ``requests`` are all that the server
     has, and ``waiting`` are those of them that wait, in the order of the queue. ``wanted``: of ``states_begun``, how
-    many slots are asked for.
+    many slots are asked for. ``destination``: of ``transfer_begun``. ``backups``: the copies that a decode server has
+    made and loaded since the last event.
     """
 
     kind: str
@@ -88,14 +122,17 @@ class ServerEvent(NamedTuple):
     batch: int = 0
     waiting: Sequence[int] = ()
     wanted: int = 0
+    destination: Destination | None = None
+    backups: Sequence[Backup] = ()
 
 
 class ServerEngine(Engine, Protocol):
     """A server. Configuration: ``model`` and ``flags``, the launch flags of the server (see ``ServerConfig``).
 
     ``shape``: a configuration of the stem ``cache`` for the memory that the server has built (see ``CacheEngine``).
-    ``overlaps``: it begins a step before it knows the result of the last one. ``lacks`` may name two abilities:
-    ``counts_missing`` (see ``LockRefEngine``), and ``hits``, of a server that was launched to find nothing in its tree.
+    ``overlaps``: it begins a step before it knows the result of the last one. ``lacks`` may name three abilities:
+    ``counts_missing`` (see ``LockRefEngine``), ``hits``, of a server that was launched to find nothing in its tree, and
+    ``transfer``, of one that computes its prompts itself.
     """
 
     shape: Json
@@ -144,6 +181,17 @@ class ServerEngine(Engine, Protocol):
 
     def resume_memory(self) -> None:
         """A client has the server take its memory again."""
+
+    def transfer(self, request: int, step: TransferStep) -> None:
+        """The prefill server of a decode server does something for a request: ``registers`` (takes it, so that the
+        decode server may ask for its prompt), ``completes`` (has written all, and says so), ``fails`` (says that it
+        failed, and writes no more), ``breaks`` (says that it failed, and a write goes on); and after that, or after
+        the decode server has told it to stop, ``writes`` (writes all, and then says that it has stopped, where it can)
+        or ``stops`` (says so, and has written nothing).
+        """
+
+    def transfer_steps(self, request: int) -> Sequence[TransferStep]:
+        """What the prefill server of a decode server can do next for a request."""
 
     def go_on(self) -> ServerEvent:
         """The server runs on until it has done something to its memory, or polls."""

@@ -7,7 +7,7 @@ each event is explained as steps of the law, and judged. The explanations are th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from conformance.driver.diff import FieldDifference
@@ -17,8 +17,9 @@ from conformance.driver.protocol import Json
 from conformance.stems.cache.flights import PassOfRow
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
-from conformance.stems.configs import is_all_sliding
+from conformance.stems.configs import is_all_sliding, is_windowed
 from conformance.stems.mamba_slots.protocol import SlotNames
+from conformance.stems.requests.contents import RequestPasses
 from conformance.stems.requests.request import RunRequest, Sampled, token
 from conformance.stems.server.economy import ServerEconomy
 from conformance.stems.server.protocol import (
@@ -26,12 +27,15 @@ from conformance.stems.server.protocol import (
     FINDS,
     NOT_SAMPLED,
     POLL,
+    TRANSFER,
     ServedRequest,
     ServerEngine,
     ServerEvent,
     ServerPass,
+    TransferStep,
 )
 from conformance.stems.server.served import GOES_ON, GOES_ON_SENTENCE, ServedClients
+from conformance.stems.server.transfers import TransferCalls
 from conformance.stems.session_trim.projection import lengths_of
 from spec.cache_state import CacheState
 from spec.lengths import in_pages
@@ -52,7 +56,8 @@ AGREES = "idle_check_agrees"
 AGREES_SENTENCE = "When nothing runs, the server's own check of its memory finds nothing amiss where the law holds."
 STILL = 50  # so many turns without a batch, one after the other, and nothing will come of the next ones
 ADMITS = frozenset({"matched", ADMITTED})  # a batch is put together
-MIDWAY = ADMITS | {"arrived"}  # the server goes on at once with what belongs to it, such as a lock
+# The server goes on at once with what belongs to it, such as a lock, or how much of a row the tree has.
+MIDWAY = ADMITS | {"arrived", "preallocated"}
 # While requests are admitted, others that run may have to leave: those that are admitted hold locks, and no row yet.
 PREEMPTS = frozenset({"left", "evicted", "states_ended"})
 
@@ -98,13 +103,24 @@ class ServerRun(ServedClients):
         self.verifying: dict[int, list[int]] = {}  # what passes have accepted of drafts, until it counts
         self.batches = 0  # the steps with a batch
         self._still = 0  # the turns since the last batch
-        self.operations: Mapping[str, Operation] = operations_of(self)
+        self.transfers = TransferCalls(self)
+        self.operations: Mapping[str, Operation] = operations_of(self, self.transfers)
+
+    @property
+    def passes(self) -> RequestPasses:
+        """What requests compute."""
+        return self.calls.passes
+
+    def transfer_steps(self) -> dict[int, Sequence[TransferStep]]:
+        """See ``ServedClients``."""
+        return self.transfers.steps()
 
     # The server runs.
 
     def _turn(self) -> Generator[EngineCall | None, Any, ServerEvent]:
         """One turn of the loop: what the server does, event by event."""
         midway = Midway()
+        self.transfers.turn()
         while True:
             event: ServerEvent = yield EngineCall(
                 "go_on", self.engine.go_on, unjudged=midway.now, law=(GOES_ON, GOES_ON_SENTENCE)
@@ -117,6 +133,7 @@ class ServerRun(ServedClients):
     def takes(self, event: ServerEvent) -> None:
         """Explains an event."""
         self.cache.follow_tracks()
+        self.transfers.arrivals.copied(event.backups)
         self.economy.happens(event.kind, self.seen.tree)
         if event.kind == POLL:
             self._polls(event)
@@ -180,6 +197,31 @@ class ServerRun(ServedClients):
                 self.economy.begins(request, known.prefix)
             self.calls.grow("extend", request, self.calls.view(request).lengths.allocated)
         self.cache.follow_tracks()  # a batch says at once which tracks it writes
+
+    def _preallocated(self, event: ServerEvent) -> None:
+        """A request has a row, with slots for what a prefill server computes, or for what it had computed before it
+        gave its row up.
+        """
+        self.cache.follow_tree()
+        for request, known in event.requests.items():
+            asked, upto = self.calls.requests[request], self.calls.view(request).lengths.allocated
+            self.calls.passes.begin(request, asked, known.prefix)
+            if is_windowed(self.engine.shape):
+                self.calls.explain_tail(request, asked, known.prefix, upto)
+            else:  # the law has rows with tails where there is a window
+                self.calls.explain_begin(request, asked, known.prefix)
+                self.calls.grow("extend", request, upto)
+        self.cache.follow()  # nothing is judged before the server goes on
+
+    def _transfer_begun(self, event: ServerEvent) -> None:
+        """The prefill server knows where to write."""
+        self.transfers.asked(event)
+
+    def _transfer_ended(self, event: ServerEvent) -> None:
+        """The prompt is there, and the first token of the answer."""
+        for request, known in event.requests.items():
+            asked = self.calls.requests[request]
+            asked.sampled[:] = [*known.tokens, *known.sampled][len(asked.tokens) :]
 
     def _decoded(self, event: ServerEvent) -> None:
         """A batch got a slot for one token each, or slots for drafts where those that it has are too few. Windows have
@@ -372,12 +414,19 @@ class ServerRun(ServedClients):
                     self.spoiled.add(self.sent_to[request])
         self.economy.waits([r for r in event.waiting if r not in self.sent_to], self._named_states)
         self.here = set(event.requests)
-        self._still = 0 if event.batch or not event.requests or self.paused else self._still + 1
+        self._still = self._still + 1 if self._stands(event) else 0
         if self._still >= STILL:
             self._still = 0
             self._stands_still(event)
-        if not event.requests and (amiss := self.engine.idle_problems()):
+        if all(known.sent is not None for known in event.requests.values()) and (amiss := self.engine.idle_problems()):
             raise Finding(AGREES, AGREES_SENTENCE, "; ".join(amiss), kind=INVARIANT)
+
+    def _stands(self, event: ServerEvent) -> bool:
+        """The server has requests and computed none, and nobody else has to do anything first. A request that has ended
+        and has its row waits for the prefill server to stop writing into it, or for the end of a time.
+        """
+        others = self.transfers.steps() or any(known.sent is not None for known in event.requests.values())
+        return bool(event.requests) and not event.batch and not self.paused and not others
 
     def _stands_still(self, event: ServerEvent) -> None:
         """Raises ``Finding`` unless the first request that waits has no room beside what idle sessions hold."""
@@ -391,6 +440,12 @@ class ServerRun(ServedClients):
         else:
             return
         raise Finding(SERVES, SERVES_SENTENCE, f"for {STILL} turns nothing was computed, and {why}", kind=INVARIANT)
+
+    def stuck(self) -> list[int]:
+        """See ``ServedClients``."""
+        if TRANSFER in self.lacks or not self._still:
+            return []
+        return sorted(request for request in self.calls.retracted & self.here if request not in self.calls.row_of)
 
     def text_of(self, session: int) -> list[int]:
         """See ``ServedClients``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from conformance.driver.lockstep import Calls, EngineCall
 from conformance.driver.operations import AnyTokens, Tokens, operation
 from conformance.driver.protocol import Json, Misuse
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import Pause, ServerEngine, ServerEvent
+from conformance.stems.server.protocol import Pause, ServerEngine, ServerEvent, TransferStep
 
 GOES_ON = "clients_never_stop_a_server"
 GOES_ON_SENTENCE = "Whatever clients send, a server goes on: no message makes it end with an exception."
@@ -148,6 +148,14 @@ class ServedClients:
     def _turn(self) -> Generator[EngineCall | None, Any, ServerEvent]:
         """One turn of the loop: what the server does, event by event. Returns the poll at its end."""
         raise NotImplementedError
+
+    def transfer_steps(self) -> dict[int, Sequence[TransferStep]]:
+        """What the prefill server of a decode server can do next, by request."""
+        return {}
+
+    def stuck(self) -> list[int]:
+        """The requests of a decode server that wait after they gave their rows up, while nothing is computed."""
+        return []
 
     def text_of(self, session: int) -> list[int]:
         """The text of a session, of the turns that it has kept."""

@@ -21,17 +21,21 @@ from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import copies_by_engine, has_host_memory
 from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
+from conformance.engines.sglang.server.decoding import DecodeSide, is_decode_server
 from conformance.engines.sglang.server.drafting import Drafts
 from conformance.engines.sglang.server.forking import forked
 from conformance.engines.sglang.server.host_memory import HostWatch
 from conformance.engines.sglang.server.launching import Launcher
+from conformance.engines.sglang.server.network import Network
 from conformance.engines.sglang.server.reading import ServerReader
+from conformance.engines.sglang.server.receiving import ADDRESS, BOOTSTRAP_PORT, PrefillServer
 from conformance.engines.sglang.server.runner import runner_class
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
 from conformance.engines.sglang.server.storage_memory import StorageWatch
 from conformance.engines.sglang.server.storing import THREADS
 from conformance.engines.sglang.server.watching import (
+    DECODES,
     LOADED_BACK,
     RESULTED,
     STATES_BEGUN,
@@ -43,7 +47,17 @@ from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep, StorageOutcome, StorageThread
 from conformance.stems.lock_ref.protocol import LockRefSnapshot
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import ADMITTED, FINDS, POLL, Pause, ServedRequest, ServerEvent, ServerPass
+from conformance.stems.server.protocol import (
+    ADMITTED,
+    FINDS,
+    POLL,
+    TRANSFER,
+    Pause,
+    ServedRequest,
+    ServerEvent,
+    ServerPass,
+    TransferStep,
+)
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
 FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED, RESULTED, LOADED_BACK)
@@ -52,6 +66,7 @@ FORCE_MISS = "RADIX_FORCE_MISS"
 STREAMING = "--enable-streaming-session"
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
+FROM_PREFILL = {"bootstrap_host": ADDRESS, "bootstrap_port": BOOTSTRAP_PORT}
 
 
 @cache
@@ -91,7 +106,9 @@ class Servers:
             runner_class, logits=runtime, output=output, passes=self._passed, in_order=self._copies_in_order
         )
         self.device = CopyDevice()
-        place = Place(imported, self._socket, runner, ServerClock(self._turns), self._running, self.device)
+        self.network = Network(partial(PrefillServer, imported))
+        clock = ServerClock(self._turns)
+        place = Place(imported, self._socket, runner, clock, self._running, self.device, self.network)
         put_in_place(place)
         watch_functions(imported)
         self.now: RunningServer | None = None
@@ -140,6 +157,9 @@ class SGLangServer:
         self._messages = self.release.imported.module("managers.io_struct")
         self._sampling = self.release.imported.module("sampling.sampling_params").SamplingParams
         self.turns = 0
+        decodes = is_decode_server(config["flags"])
+        if decodes and not DECODES.include(self.release.imported):
+            raise Unsupported(f"sglang {self.release.label}: decode servers are driven from 0.5.19 on")
         servers.now = self
         try:
             self.scheduler, self._context = servers.launcher.launch(
@@ -154,6 +174,7 @@ class SGLangServer:
         self.running: set[int] = set()
         self.admitted: set[int] = set()  # those that have a lock, and no row yet
         self._forks: dict[int, int] = {}
+        self._first: dict[int, int] = {}  # the first token of each answer
         self._watch = ServerWatch(self)
         self._watch.watch(self.scheduler)
         if with_host != has_host_memory(self.scheduler):
@@ -162,6 +183,11 @@ class SGLangServer:
         self.host_slots = {} if self.host is None else self.host.slots
         self.host_pages = {} if self.host is None else self.host.pages
         self.storage_threads = () if self.host is None or self.host.storage is None else tuple(THREADS)
+        self.decodes: DecodeSide | None = None
+        if decodes:
+            assert isinstance(servers.network.now, PrefillServer), "a decode server opens its socket when it is made"
+            self.decodes = DecodeSide(self.scheduler, servers.network.now)
+            self.decodes.prefill.asks = self._transfer_begins
         self._reader = ServerReader(self.release, self.scheduler, self)
         if self._reader.stateful or self.host is not None:
             self._watch.watch_results(self.scheduler)
@@ -174,6 +200,8 @@ class SGLangServer:
             lacks.add("counts_missing")
         if FORCE_MISS in config.get("environment", {}):
             lacks.add(FINDS)
+        if self.decodes is None:
+            lacks.add(TRANSFER)
         self.lacks = frozenset(lacks)
         self._run = greenlet.getcurrent()
         self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
@@ -196,6 +224,7 @@ class SGLangServer:
     ) -> None:
         """``TokenizedGenerateReqInput``, as the tokenizer's process sends it."""
         self._forks[request] = fork
+        self._first[request] = token(len(tokens), fork)
         stops = {} if stop is None else {"stop_token_ids": [stop]}
         sampling = self._sampling(max_new_tokens=longest, ignore_eos=False, **stops)
         sampling.normalize(None)
@@ -214,6 +243,7 @@ class SGLangServer:
             stream=False,
             priority=priority,
             session_params=self._messages.SessionParams(id=str(session)) if session else None,
+            **({} if self.decodes is None else {**FROM_PREFILL, "bootstrap_room": _room(request)}),
         )
         self._input.put(message)
 
@@ -255,6 +285,28 @@ class SGLangServer:
         """``ResumeMemoryOccupationReqInput`` of all memory."""
         self._input.put(self._messages.ResumeMemoryOccupationReqInput())
 
+    # Prompts that a prefill server computes.
+
+    def transfer(self, request: int, step: TransferStep) -> None:
+        """The prefill server of the run."""
+        with self._servers.launcher.within(self._context):
+            self._decodes.does(_room(request), step, self._first[request])
+
+    def transfer_steps(self, request: int) -> list[TransferStep]:
+        """What the prefill server of the run can do."""
+        return self._decodes.steps(_room(request))
+
+    def _transfer_begins(self, room: int) -> None:
+        request = room - 1
+        known = self.requests[request]
+        destination = self._decodes.destination(room, len(known.origin_input_ids) + len(known.output_ids))
+        self._stop(ServerEvent("transfer_begun", {request: self._known(request)}, destination=destination))
+
+    @property
+    def _decodes(self) -> DecodeSide:
+        assert self.decodes is not None, "only a decode server has a prefill server"
+        return self.decodes
+
     # The loop.
 
     def go_on(self) -> ServerEvent:
@@ -263,6 +315,7 @@ class SGLangServer:
         if self._stopped is not None:
             raise self._stopped
         servers.now, ServerWatch.now, self._run = self, self._watch, greenlet.getcurrent()
+        servers.network.now = None if self.decodes is None else self.decodes.prefill
         try:
             with servers.launcher.within(self._context):
                 event = self._loop.switch()
@@ -276,6 +329,8 @@ class SGLangServer:
         return event
 
     def _stop(self, event: ServerEvent) -> None:
+        if self.decodes is not None:
+            event = event._replace(backups=self.decodes.backups())
         # The loop runs in a mode of torch that holds for its thread, and the run has another one.
         with torch.inference_mode(False), torch.enable_grad():
             self._run.switch(event)
@@ -286,10 +341,15 @@ class SGLangServer:
         self.turns += 1
         if self.host is not None and self.overlaps:
             self.host.watch_barriers(self.scheduler)
-        waiting = [int(request.rid) for request in self.scheduler.waiting_queue]
+        waiting = [int(request.rid) for request in self._waiting()]
         self.requests = {n: r for n, r in self.requests.items() if n in self.running or n in waiting}
+        self.admitted &= self.requests.keys()
         here = {number: self._known(number) for number in self.requests}
         self._stop(ServerEvent(POLL, here, batch=batch, waiting=waiting))
+
+    def _waiting(self) -> list[Any]:
+        """The requests that wait for a row, in the order in which they are served."""
+        return list(self.scheduler.waiting_queue) if self.decodes is None else self.decodes.without_row()
 
     def passed(self, passes: list[ServerPass]) -> list[list[int]]:
         """A forward pass was launched: for each request the tokens that it samples, one unless it verifies a draft."""
@@ -336,7 +396,7 @@ class SGLangServer:
     def _note(self, kind: str, whom: tuple[Any, ...]) -> None:
         """Keeps who is there, who is admitted, and who has a row."""
         if kind == "arrived":
-            here = {request.rid: request for request in self.scheduler.waiting_queue}
+            here = {request.rid: request for request in self._waiting()}
             self.requests.update({int(one.rid): here[one.rid] for one in whom if one.rid in here})
             return
         for request in whom:
@@ -344,7 +404,7 @@ class SGLangServer:
             self.requests.setdefault(number, request)
             if kind == ADMITTED:
                 self.admitted.add(number)
-            elif kind == "extended":
+            elif kind in ("extended", "preallocated"):
                 self.admitted.discard(number)
                 self.running.add(number)
             elif kind == "left":
@@ -377,6 +437,8 @@ class SGLangServer:
 
         def ask() -> str:
             with self._servers.launcher.within(self._context), self._watch.off():
+                if self.decodes is not None:
+                    return "yes" if self.decodes.grants(self.requests[request]) else ""
                 self.scheduler.waiting_queue = [self.requests[request]]
                 plan = self.scheduler.get_new_batch_prefill(self.scheduler.running_batch)
                 return "yes" if plan.batch_to_run is not None else ""
@@ -458,3 +520,8 @@ class SGLangServer:
     def _host(self) -> HostWatch:
         assert self.host is not None
         return self.host
+
+
+def _room(request: int) -> int:
+    """The number by which a decode server and its prefill server name a request; 0 is nobody's."""
+    return request + 1

@@ -8,6 +8,7 @@ the error names it.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +35,18 @@ from conformance.engines.sglang.releases.server_parts import (
 from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.drafting import Drafts, worker_class
+from conformance.engines.sglang.server.network import FUTURES, HOST, Network, ThreadClock, TransferEngine, beside_of
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 from conformance.engines.sglang.server.storing import PageHashes, StorageQueue, threading_of
+from conformance.engines.sglang.server.watching import DECODE, DECODES
 
 IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_runner", "server_args")
+# The manager and the receivers of transfers between servers, in releases of which a decode server is driven.
+TRANSFERS, MOONCAKE = "disaggregation.common.conn", "disaggregation.mooncake.conn"
+TRANSFER_ENGINE = "distributed.device_communicators.mooncake_transfer_engine"
+MOONCAKE_PARTS = (TRANSFERS, MOONCAKE, TRANSFER_ENGINE)
+LOGGER = "logging.Logger"  # the name is a method of a logger
+RECEIVERS = f"{TRANSFERS}.CommonKVReceiver"  # the name is one of this class
 ALONE = "fake"  # the backend of torch for groups that talk to nobody
 EVERYWHERE = "*"  # the name is set in each module of the release that has it
 TENSOR = "torch.Tensor"  # the name is a method of a tensor
@@ -61,7 +70,7 @@ class Place:
 
     ``sockets`` is called with the name of a socket. ``runner`` makes the class that stands for ``ModelRunner`` of that
     class. ``clock``: the time of the server that runs. ``drafts``: the server that runs. ``device``: streams and events
-    where the release copies to and from host memory. ``groups``: the parallel
+    where the release copies to and from host memory. ``network``: of decode servers. ``groups``: the parallel
     groups of this process, or the names of the calls that have made them; empty before the first server.
     """
 
@@ -71,6 +80,7 @@ class Place:
     clock: ServerClock
     drafts: Callable[[], Drafts]
     device: CopyDevice
+    network: Network
     groups: dict[str, Any] = field(default_factory=dict)
 
 
@@ -261,6 +271,9 @@ NO_CLASSES, NO_MODEL = "it asks for classes of transformers", "the code of a mod
 OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config", "kimi_linear_config")
 NO_PINNING = "without a device no memory is pinned"
 NO_PACKAGE = "it needs a package that is not installed"
+NO_NETWORK = "a message of a decode server is there at once, and none is lost"
+TURNS = "a turn takes 1/8 s"
+ONE_ORDER, BETWEEN_TURNS = "a run must be the same each time", "messages to a decode server come between turns"
 ROWS: tuple[StandInRow, ...] = (
     StandInRow(EVERYWHERE, "get_config", _files, NO_PACKAGE, "the fields of the file of a small model"),
     StandInRow(
@@ -370,7 +383,7 @@ ROWS: tuple[StandInRow, ...] = (
         "a message is copied, and there at the next poll",
     ),
     *(
-        StandInRow(module, "time", lambda place: place.clock, "a run must be the same each time", "a turn takes 1/8 s")
+        StandInRow(module, "time", lambda place: place.clock, ONE_ORDER, TURNS)
         for module in (SCHEDULER, "session.session_controller", "observability.req_time_stats")
     ),
     *(
@@ -420,6 +433,45 @@ ROWS: tuple[StandInRow, ...] = (
         "the pools of a run always fit",
         Releases("mem_cache.pool_host.base", "host_memory_budget_bytes"),
     ),
+    *(
+        StandInRow(module, name, value, reason, differs, DECODES)
+        for module, name, value, reason, differs in (
+            (TRANSFERS, "zmq", lambda place: place.network.sockets, NO_PACKAGE, NO_NETWORK),
+            (RECEIVERS, "_ctx", lambda place: place.network.context, NO_PACKAGE, NO_NETWORK),
+            (
+                TRANSFERS,
+                "get_zmq_socket_on_host",
+                lambda place: place.network.listens,
+                NO_PACKAGE,
+                "the run says when the prefill server sends a message",
+            ),
+            (TRANSFERS, "requests", lambda place: place.network.requests, NO_PACKAGE, "a call is answered at once"),
+            (TRANSFERS, "get_local_ip_auto", lambda _: lambda: HOST, "it asks the network", "one address"),
+            (
+                TRANSFERS,
+                "threading",
+                lambda _: beside_of(threading),
+                ONE_ORDER,
+                "the prefill server is never found dead",
+            ),
+            (MOONCAKE, "threading", lambda place: place.network.threading_of(threading), ONE_ORDER, BETWEEN_TURNS),
+            (TRANSFERS, "concurrent", lambda _: FUTURES, ONE_ORDER, "what a pool of threads is given is done at once"),
+            (TRANSFERS, "time", lambda place: ThreadClock(place.clock.turns), ONE_ORDER, TURNS),
+            *((name, "time", lambda place: place.clock, ONE_ORDER, TURNS) for name in (MOONCAKE, DECODE)),
+            (
+                TRANSFER_ENGINE,
+                "MooncakeTransferEngine",
+                lambda _: TransferEngine,
+                NO_PACKAGE,
+                "the run says when the prefill server writes, and whether it goes on after it was told to stop",
+            ),
+        )
+    ),
+    *(
+        StandInRow(LOGGER, name, _none, "transformers gives it to loggers", "nothing is logged")
+        for name in ("warning_once", "info_once")
+    ),
+    StandInRow(MOONCAKE, "zmq", lambda place: place.network.sockets, NO_PACKAGE, NO_NETWORK, Releases(MOONCAKE, "zmq")),
     StandInRow(
         SCHEDULER, "create_load_snapshot_writer", _none, "no balancer reads the load", "the load is not published"
     ),
@@ -431,7 +483,7 @@ ROWS: tuple[StandInRow, ...] = (
 
 def put_in_place(place: Place, rows: Sequence[StandInRow] = ROWS) -> None:
     """Sets every name of the table, once in a process. ``EngineError`` where the release has not one of them."""
-    for name in IMPORTED:
+    for name in [*IMPORTED, *(MOONCAKE_PARTS if DECODES.include(place.imported) else ())]:
         place.imported.module(name)
     for row in [row for row in rows if row.only.include(place.imported)]:
         found = _modules(place, row)
@@ -452,5 +504,9 @@ def _modules(place: Place, row: StandInRow) -> list[Any]:
         return [torch.Tensor]
     if row.module == REQUEST:
         return [place.imported.module("managers.schedule_batch").Req]
+    if row.module == LOGGER:
+        return [logging.Logger]
+    if row.module == RECEIVERS:
+        return [place.imported.module(TRANSFERS).CommonKVReceiver]
     module = place.imported.module(row.module)
     return [module] if has_name(module, row.name) else []

@@ -64,6 +64,10 @@ def _third(_: Any, __: Any, batch: Any, *___: Any, **____: Any) -> tuple[Any, ..
     return tuple(batch.reqs)
 
 
+def _of_transfer(_: Any, transfer: Any, *__: Any, **___: Any) -> tuple[Any, ...]:
+    return (transfer.req,)
+
+
 def _message(_: Any, message: Any, *__: Any, **___: Any) -> tuple[Any, ...]:
     return (message,)
 
@@ -80,6 +84,8 @@ PROCESSOR = "SchedulerBatchResultProcessor"
 VERIFIED = f"{PROCESSOR}._resolve_spec_v2_tokens"
 UNDO = "ScheduleBatch.mamba_lazy_undo_prealloc_at_boundary"
 COMMON = "mem_cache.common"
+DECODE = "disaggregation.decode"
+DECODES = Releases(DECODE, "DecodeTransferQueue.resolve_deferred_releases")
 WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("arrived", _message, (("managers.scheduler", "Scheduler.handle_generate_request"),)),
     WatchedFunction("flushed", _nobody, (("managers.scheduler", "Scheduler.flush_cache"),)),
@@ -105,6 +111,13 @@ WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("tracks", _batch, ((BATCH, "ScheduleBatch.mamba_lazy_prealloc_at_boundary"),)),
     WatchedFunction("tracks", _batch, ((BATCH, UNDO),), Releases(BATCH, UNDO)),
     WatchedFunction("tracks", _second, ((RESULTS, f"{PROCESSOR}.mamba_lazy_post_decode_at_boundary"),)),
+    WatchedFunction(
+        ADMITTED, _second, ((DECODE, "DecodePreallocQueue._match_prefix_and_lock"),), DECODES, changes=False
+    ),
+    WatchedFunction("preallocated", _second, ((DECODE, "DecodePreallocQueue._pre_alloc"),), DECODES),
+    WatchedFunction(
+        "transfer_ended", _of_transfer, ((DECODE, "DecodeTransferQueue._commit_transfer_to_req"),), DECODES
+    ),
 )
 # While a batch has state slots set aside, a request that is not admitted gives back its copy of a state by this call;
 # the end of the group tells it.

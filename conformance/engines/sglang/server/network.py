@@ -1,0 +1,200 @@
+"""Stands for the network of a decode server: sockets, calls by HTTP, and the threads that wait for them.
+
+On the other side of it is a prefill server (``receiving``). A message arrives at once, and the thread that waits for it
+does all that it has to do with it before anything else happens. Easier than a network: no message is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Protocol
+
+import greenlet
+
+from conformance.driver.protocol import EngineError
+from conformance.engines.sglang.server.clock import ServerClock
+from conformance.engines.sglang.server.storing import StoppingThread, Worker
+
+HOST, PORT = "127.0.0.1", 7001  # of the decode server
+OPTIONS = ("PUSH", "PULL", "MAX_SOCKETS", "IPV6", "LINGER", "SNDTIMEO")  # of sockets
+
+
+class Answer(NamedTuple):
+    """The answer to a call by HTTP."""
+
+    status_code: int
+    content: Any
+    text: str = ""
+
+    def json(self) -> Any:
+        """The content."""
+        return self.content
+
+
+class SocketError(Exception):
+    """A socket cannot be used."""
+
+
+class Inbox:
+    """The socket at which a decode server listens. ``threads``: those that wait for its messages."""
+
+    def __init__(self) -> None:
+        self._messages: deque[list[bytes]] = deque()
+        self.threads: list[StoppingThread] = []
+
+    def put(self, message: list[bytes]) -> None:
+        """A message arrives."""
+        self._messages.append(message)
+        for thread in self.threads:
+            thread.go_on()
+
+    def recv_multipart(self, *_: Any) -> list[bytes]:
+        """The next message. Where there is none the thread stops."""
+        while not self._messages:
+            now = greenlet.getcurrent()
+            if not isinstance(now, Worker):
+                raise EngineError("the socket of a decode server is read outside of its thread")
+            now.stops()
+        return self._messages.popleft()
+
+
+class OtherSide(Protocol):
+    """Whom a decode server sends messages to, and calls by HTTP. ``inbox``: where the decode server listens."""
+
+    inbox: Inbox
+
+    def hears(self, frames: list[bytes]) -> None:
+        """A message of the decode server."""
+
+    def get(self, url: str) -> Answer:
+        """``GET``."""
+
+    def post(self, url: str, body: Any) -> Answer:
+        """``POST``."""
+
+
+class Network:
+    """The network of the decode servers of one process. ``makes``: the other side of a new one. ``now``: the other side
+    of the one that runs.
+    """
+
+    def __init__(self, makes: Callable[[Inbox], OtherSide]) -> None:
+        self._makes = makes
+        self.now: OtherSide | None = None
+
+    @property
+    def other(self) -> OtherSide:
+        """The other side of the decode server that runs."""
+        assert self.now is not None, "a decode server sends while it runs"
+        return self.now
+
+    def listens(self, *_: Any, **__: Any) -> tuple[int, Inbox]:
+        """A new decode server opens its socket."""
+        inbox = Inbox()
+        self.now = self._makes(inbox)
+        return PORT, inbox
+
+    @property
+    def sockets(self) -> SimpleNamespace:
+        """Stands for the module ``zmq``."""
+        numbers = {name: number for number, name in enumerate(OPTIONS)}
+        return SimpleNamespace(Context=lambda: self.context, ZMQError=SocketError, **numbers)
+
+    @property
+    def context(self) -> SimpleNamespace:
+        """Makes sockets that send."""
+        return SimpleNamespace(set=_nothing, socket=lambda *_: self._sender())
+
+    def _sender(self) -> SimpleNamespace:
+        def send(frames: list[bytes]) -> None:
+            self.other.hears([bytes(frame) for frame in frames])
+
+        return SimpleNamespace(send_multipart=send, setsockopt=_nothing, connect=_nothing, close=_nothing)
+
+    @property
+    def requests(self) -> SimpleNamespace:
+        """Stands for the module ``requests``."""
+        calls = {"get": lambda url, **_: self.other.get(url), "post": lambda url, json, **_: self.other.post(url, json)}
+        session = SimpleNamespace(**calls, mount=_nothing)
+        adapters = SimpleNamespace(HTTPAdapter=_nothing)
+        return SimpleNamespace(**calls, Session=lambda: session, adapters=adapters)
+
+    def threading_of(self, real: Any) -> SimpleNamespace:
+        """Stands for the module ``threading``: a thread goes on when a message has arrived."""
+
+        def thread(target: Callable[[], None], **_: Any) -> StoppingThread:
+            found = StoppingThread(target)
+            self.other.inbox.threads.append(found)
+            return found
+
+        return SimpleNamespace(**{**vars(real), "Thread": thread})
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """An option is set, or a connection is made."""
+
+
+def beside_of(real: Any) -> SimpleNamespace:
+    """Stands for the module ``threading``, of threads that look after others: where such a thread waits, it stops, and
+    never goes on.
+    """
+    waits = SimpleNamespace(is_set=lambda: False, set=_nothing, wait=_waits)
+    thread = lambda target, **_: StoppingThread(target)  # noqa: E731
+    return SimpleNamespace(**{**vars(real), "Thread": thread, "Event": lambda: waits})
+
+
+def _waits(*_: Any) -> bool:
+    """The thread that runs now stops."""
+    now = greenlet.getcurrent()
+    if isinstance(now, Worker):
+        now.stops()
+    return False
+
+
+class ThreadClock(ServerClock):
+    """Stands for the module ``time`` where threads wait: the thread stops."""
+
+    def sleep(self, seconds: float) -> None:
+        """The thread stops."""
+        _waits(seconds)
+
+
+class ThreadsAtOnce:
+    """Stands for a pool of threads: a function runs when it is given."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """How many threads there are does not matter."""
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
+        """The function runs."""
+        found: Future[Any] = Future()
+        found.set_result(call(*args))
+        return found
+
+
+class TransferEngine:
+    """Stands for the engine that writes into the memory of another machine: shadow memory has what was written."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.registered: list[int] = []
+
+    def get_session_id(self) -> str:
+        """Its name in the network."""
+        return f"{HOST}:{PORT}"
+
+    def batch_register(self, pointers: list[int], lengths: list[int]) -> int:
+        """Memory is made known to others."""
+        del lengths
+        self.registered += pointers
+        return 0
+
+    def batch_deregister(self, pointers: list[int]) -> int:
+        """Memory is no longer known to others."""
+        self.registered = [one for one in self.registered if one not in pointers]
+        return 0
+
+
+FUTURES = SimpleNamespace(futures=SimpleNamespace(ThreadPoolExecutor=ThreadsAtOnce))

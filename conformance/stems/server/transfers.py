@@ -1,0 +1,93 @@
+"""The transfers by which a decode server gets its prompts from a prefill server, beside the law.
+
+A transfer is in flight from the moment at which the prefill server knows where to write until it writes no more. That
+may be later than the decode server believes: a prefill server that was told to stop, or has failed, may go on writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+from conformance.driver.lockstep import Calls, EngineCall, Law
+from conformance.driver.operations import operation
+from conformance.driver.protocol import Misuse, Unsupported
+from conformance.driver.shadow import Shadow
+from conformance.stems.requests.contents import RequestPasses
+from conformance.stems.server.arrivals import Arrivals
+from conformance.stems.server.protocol import TRANSFER, ServerEvent, TransferStep
+
+PATIENCE = 100  # so many turns after it was told to stop, or has failed, a prefill server writes no more
+
+
+class Receiving(Protocol):
+    """What transfers ask of the run of a server."""
+
+    engine: Any
+    law: Law
+    shadow: Shadow
+    lacks: Collection[str]
+    here: set[int]
+    coming: set[int]
+
+    @property
+    def passes(self) -> RequestPasses:
+        """What requests compute."""
+
+
+class TransferCalls:
+    """What the prefill server of a run does. ``arrivals``: what it writes."""
+
+    def __init__(self, run: Receiving) -> None:
+        self._run = run
+        self.arrivals = Arrivals(run.shadow)
+
+    # What the law hears.
+
+    def begun(self, request: int) -> None:
+        """From now on the prefill server may write into the row of a request."""
+
+    def ended(self, request: int, done: bool) -> None:
+        """The prefill server writes no more for a request, whose row may be gone. ``done``: all of the prompt is there,
+        and the decode server hears so.
+        """
+
+    # What the run says.
+
+    @operation
+    def transfer(self, request: int, step: TransferStep) -> Calls:
+        """The prefill server does something for a request: see ``ServerEngine.transfer``."""
+        if TRANSFER in self._run.lacks:
+            raise Unsupported("the server computes its prompts itself")
+        if step not in self._run.engine.transfer_steps(request):
+            raise Misuse(f"the prefill server cannot do this now for request {request}")
+        yield EngineCall("transfer", lambda: self._does(request, step))
+
+    def _does(self, request: int, step: TransferStep) -> None:
+        self._run.engine.transfer(request, step)
+        if self.arrivals.does(request, step):
+            self.ended(request, step == "completes")
+
+    def steps(self) -> dict[int, Sequence[TransferStep]]:
+        """What the prefill server can do next, by request; those for which it can do nothing are left out."""
+        if TRANSFER in self._run.lacks:
+            return {}
+        requests = sorted(self._run.here | self._run.coming | self.arrivals.open.keys())
+        known = {request: self._run.engine.transfer_steps(request) for request in requests}
+        return {request: steps for request, steps in known.items() if steps}
+
+    def turn(self) -> None:
+        """A turn of the loop comes next. A prefill server that was told to stop long ago writes for the last time."""
+        for request, transfer in [*self.arrivals.open.items()]:
+            transfer.late += "stops" in self._run.engine.transfer_steps(request)
+            if transfer.late > PATIENCE:
+                self._does(request, "writes")
+
+    # What the server tells.
+
+    def asked(self, event: ServerEvent) -> None:
+        """The prefill server has heard where to write."""
+        assert event.destination is not None
+        for request, known in event.requests.items():
+            self.arrivals.begins(request, known, event.destination, self._run.passes.name(request))
+            self.begun(request)

@@ -1,0 +1,163 @@
+"""Bugs of a decode server of SGLang's newest release, as edits of its classes; and harmless edits.
+
+``python tests/decode_server_edits.py RELEASE NAME ...`` prints for each edit and seed, as JSON, the law that drawn runs
+of ``server`` on decode servers find broken, and after how many seconds. What is known of the release is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from host_memory_edits import Edit, made
+
+from conformance.driver.lockstep import Finding
+from conformance.engines import registry
+from conformance.engines.sglang.kinds import KINDS
+from conformance.engines.sglang.launches import AT_ONCE, DECODE_SERVER, RECEIVING
+from conformance.search.check import Search, draw
+from conformance.search.judge import excluded, listed_of
+from conformance.stems.launches import Launches
+from conformance.stems.machine import Sink
+
+DECODE, COMMON = "sglang.srt.disaggregation.decode", "sglang.srt.disaggregation.common.conn"
+BATCH, SCHEDULER = "sglang.srt.managers.schedule_batch", "sglang.srt.managers.scheduler"
+RELEASED = "release_kv_cache(decode_req.req, self.tree_cache, checkpoint=False)"
+LOCKED = "req.lock = self.tree_cache.lock(result.last_device_node)"
+EXAMPLES, SEEDS = 60, (1, 2)
+
+
+def _receiving(method: str, old: str, new: str) -> Edit:
+    return Edit(DECODE, f"DecodeTransferQueue.{method}", old, new)
+
+
+def _arriving(method: str, old: str, new: str) -> Edit:
+    return Edit(DECODE, f"DecodePreallocQueue.{method}", old, new)
+
+
+BUGS = {
+    # The row of a request is free while a prefill server that was told to stop still writes into it.
+    "free_while_it_is_written": _receiving("pop_transferred", "if hold:", "if False:"),
+    # As up to 0.5.20: a prefill server that says that it failed is not told to stop, so nothing is waited for.
+    "failed_is_not_told_to_stop": _receiving(
+        "pop_transferred", "if deferrable and not decode_req.kv_receiver.abort_notified:", "if False:"
+    ),
+    # One answer is enough, also where it is none.
+    "counts_no_answers": Edit(COMMON, "CommonKVManager.is_abort_release_safe", "len(acks) >= required_acks", "True"),
+    # A row that was put off is forgotten.
+    "forgets_what_was_put_off": _receiving("_do_release", "self._release_request(decode_req)", "pass"),
+    # What a failed transfer was to bring goes to the tree.
+    "failed_prompt_is_cached": _receiving("_release_request", RELEASED, RELEASED.replace("False", "True")),
+    # A match for which there is no room keeps its lock.
+    "refused_match_keeps_its_lock": _arriving(
+        "pop_preallocated",
+        "self.tree_cache.unlock(decode_req.req.lock)\n                decode_req.req.lock = None\n            break",
+        "decode_req.req.lock = None\n            break",
+    ),
+    # A match is locked twice, and unlocked once.
+    "match_is_locked_twice": _arriving(
+        "_match_prefix_and_lock", LOCKED, f"self.tree_cache.lock(result.last_device_node); {LOCKED}"
+    ),
+    # A match is not locked.
+    "match_is_not_locked": _arriving(
+        "_match_prefix_and_lock",
+        LOCKED,
+        "req.lock = self.tree_cache.lock(self.tree_cache.root_node_handle(req.extra_key))",
+    ),
+    # The prompt is in the tree before it has come.
+    "cached_before_it_has_come": _arriving(
+        "_pre_alloc",
+        "self.tree_cache.maybe_hand_to_session(req)",
+        "self.tree_cache.maybe_hand_to_session(req)\n"
+        "    if prefix_len == 0 and not req.output_ids:\n"
+        "        self.tree_cache.checkpoint(req, up_to=fill_len)",
+    ),
+    # The prefill server is to write over the cached prefix, too.
+    "writes_over_the_prefix": _arriving(
+        "pop_preallocated", "][total_prefix_len:origin_input_len]", "][:origin_input_len]"
+    ),
+    # A retracted request goes on with what stands in its new slots.
+    "nothing_is_restored": Edit(BATCH, "Req.load_kv_cache", "token_to_kv_pool_allocator.load_cpu_copy(", "print("),
+    # What it had comes back in another order.
+    "restored_in_another_order": Edit(
+        BATCH,
+        "Req.load_kv_cache",
+        "self.kv.retraction_backup.cpu_tensors,\n        token_indices,",
+        "self.kv.retraction_backup.cpu_tensors,\n        token_indices.flip(0),",
+    ),
+    # What is kept free for answers counts twice as room.
+    "reserved_slots_are_room": _arriving(
+        "_allocatable_token_budgets", "available_size - max(", "available_size + max("
+    ),
+    # A request that was taken back while it waited for a batch keeps its row.
+    "taken_back_keeps_its_row": Edit(
+        SCHEDULER,
+        "Scheduler.abort_request",
+        "release_kv_cache(req, self.tree_cache, checkpoint=True)",
+        "pass",
+    ),
+}
+HARMLESS = {
+    # A page more is evicted than is needed.
+    "evicts_more": _arriving(
+        "_pre_alloc",
+        "EvictParams(num_tokens=num_to_evict)",
+        "EvictParams(num_tokens=num_to_evict + self.token_to_kv_pool_allocator.page_size)",
+    ),
+    # A row that was put off waits longer for a prefill server that does not answer.
+    "waits_longer": _receiving("_defer_release", "start_time + self.deferred_kv_release_timeout", "start_time + 60"),
+    # A match is locked once more for a moment.
+    "locks_once_more": _arriving(
+        "_match_prefix_and_lock",
+        LOCKED,
+        f"more = self.tree_cache.lock(result.last_device_node)\n    {LOCKED}\n    self.tree_cache.unlock(more)",
+    ),
+    # One request fewer is admitted at a time.
+    "admits_one": _arriving(
+        "pop_preallocated", "if i in indices_to_remove:", "if preallocated_reqs or i in indices_to_remove:"
+    ),
+}
+ALL = {**BUGS, **HARMLESS}
+
+
+def decoding(launches: Launches) -> Launches:
+    """The decode servers that give rows back when nobody writes into them any more."""
+    options = [
+        (name, tuple(one for one in choices if name != DECODE_SERVER or one.name != AT_ONCE))
+        for name, choices in launches.options
+    ]
+    return launches._replace(models=RECEIVING, options=tuple(options))
+
+
+def broken(make: Any, exclude: Any, seed: int, launches: Launches) -> str | None:
+    """The law that drawn runs find broken."""
+    sink = Sink()
+    kinds = KINDS._replace(launches=launches)
+    with suppress(Finding):
+        draw("server", make, sink, Search(examples=EXAMPLES, seed=seed, exclude=exclude, kinds=kinds))
+    return None if sink.failure is None else sink.failure[0].law
+
+
+def report(release: str, names: list[str]) -> None:
+    """Prints what is found of each edit with each seed."""
+    logging.disable()
+    make = registry.load("sglang", release=release).makers["server"]
+    exclude = excluded("server", listed_of({"engine": "sglang", "listed": release}))
+    found: dict[str, dict[int, tuple[str | None, float]]] = {}
+    for name in names:
+        with made(ALL[name]):
+            for seed in SEEDS:
+                begun = time.monotonic()
+                law = broken(make, exclude, seed, decoding(KINDS.launches))
+                found.setdefault(name, {})[seed] = (law, round(time.monotonic() - begun, 1))
+        print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    the_release, *the_names = sys.argv[1:]
+    report(the_release, the_names or [*ALL])
