@@ -126,10 +126,7 @@ def _one_more(*choices: LaunchChoice) -> tuple[str, tuple[LaunchChoice, ...]]:
 
 
 PRIORITIES = ("priority", "priority")
-BY_PREFIX = (
-    ("order", "lpm"),
-    (ONE_MORE, f"order {BY_TREE}"),
-)  # of the waiting queue: by what the tree has of each text
+BY_PREFIX = (("order", "lpm"), (ONE_MORE, f"order {BY_TREE}"))  # orders by what the tree has of each text
 OTHERS = ("windowed", "full", "sliding", "recurrent")
 LAUNCHES = Launches(
     models=(*map(LaunchChoice, OTHERS), TRACKED, *RECEIVING),

@@ -36,6 +36,7 @@ RESUMES = 8  # of 24 draws: how many leave a paused server paused
 FAR = 20  # so far apart in priority, one request takes the place of another
 ABORTS = 8  # of 24 draws: the one that also takes a request back, where a prefill server computes prompts
 GOES_WELL = 2  # below this number of a draw's text, a prefill server may also fail
+FEW = 4  # turns, after which a prefill server goes on
 SOME = 20  # turns, after which clients look whether their requests go on
 SPARE = 5  # a server keeps so many tokens of its longest text free
 
@@ -109,6 +110,17 @@ class Client:
             for request in run.stuck() if may_take_back(run, self.exclude) else ():
                 self.avoided[ServerExclusion.RETRACTED_BEHIND_ARRIVED] += 1
                 self.do("abort", request=request)
+
+    def waits(self, run: ServedClients, times: int) -> None:
+        """Clients of a decode server send nothing for so many turns, and its prefill server does what it can."""
+        for first in range(0, times, FEW):
+            self.settle(run)
+            self.turns(run, min(times - first, FEW))
+
+    def settle(self, run: ServedClients) -> None:
+        """The prefill server of a decode server does for each request what it can."""
+        for request, steps in run.transfer_steps().items():
+            self.do("transfer", request=request, step=steps[0])
 
     def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:
         """The prefill server does something for a request. Whether there is one for which it can."""

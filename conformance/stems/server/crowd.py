@@ -39,12 +39,6 @@ def wake(do: Callable[..., object], run: ServedClients) -> None:
         do("resume")
 
 
-def settle(do: Callable[..., object], run: ServedClients) -> None:
-    """The prefill server of a decode server does what it can."""
-    for request, steps in run.transfer_steps().items():
-        do("transfer", request=request, step=steps[0])
-
-
 def finish(lock: LockStep, exclude: Collection[StrEnum] = ()) -> tuple[int, int]:
     """Lets a server do what it has left to do, without new requests; then clients take back what still waits, and close
     their sessions. How many requests were taken back, and how many the server still has then. A request may wait for
@@ -56,13 +50,13 @@ def finish(lock: LockStep, exclude: Collection[StrEnum] = ()) -> tuple[int, int]
     wake(lock.do, run)
     client.turns(run, LONG)
     while run.transfer_steps():
-        settle(lock.do, run)
+        client.settle(run)
         client.turns(run, LONG)
     waiting = sorted(run.here)
     for request in waiting:
         lock.do("abort", request=request)
     for session in sorted(run.sessions):
         lock.do("close", session=session)
-    settle(lock.do, run)
+    client.settle(run)
     lock.do("turn", times=LONG)
     return len(waiting), len(run.here)
