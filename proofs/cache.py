@@ -570,6 +570,7 @@ RELEVANT_LAWS = {
     "running_row_has_running_states",
     "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",
     "slot_has_row_and_states": "one_row_a_session states_go_with_rows",
+    **cache_transfers.RELEVANT_LAWS,
     "promises_of_release": "request_holds_its_prefix",
     "promises_of_donate": "row_ends same_lengths others_are_nodes keys_follow node_has_its_state",
     "promises_of_pass_on": "row_ends same_lengths others_are_nodes keys_follow",

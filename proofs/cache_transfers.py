@@ -142,6 +142,13 @@ def _by(transition: str, calls: str) -> dict[str, dict[str, str]]:
     return {"routes": {transition: calls}}
 
 
+RELEVANT_LAWS = {
+    "launch pass_is_launched": "only_jobs_in_flight_use_pages",
+    "receive transfer_begins": "only_jobs_in_flight_use_pages",
+    "arrive prefix_holds_own_text": "prefix_is_the_trees transfers_fill_rows",
+    "close a_transfer_holds_what_it_writes": "transfers_fill_rows one_owner one_row_a_session states_go_with_rows",
+    "merge a_transfer_holds_what_it_writes": "transfers_fill_rows one_owner row_ends others_are_nodes",
+}
 UNDER_A_PASS = "admit extend launch finish free_rest admit_tail"
 RECEIVING, FAILED = "admit_tail receive", "admit extend_elsewhere receive fall_short"
 FILLS = "transfers_fill_rows"

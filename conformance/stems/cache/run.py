@@ -209,12 +209,15 @@ class CacheRun:
 
     def begin_tail(self, request: int, row: int, session: int, pages: int, tail: Tail) -> None:
         """Explains that a row begins with the pages of the node that was matched, and has slots for what is computed
-        elsewhere, which comes at once.
+        elsewhere.
         """
         lock = self._lock(request, row, pages, "admit_tail") if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit_tail", row, session, self._story(request), *lock, *tail)
         if self.stateful:
             self.states.begin(request, row, arrives=True)
+
+    def has_come(self, row: int) -> None:
+        """Explains that a row has at once what is computed elsewhere."""
         self.flights.receives(row)
         self.flights.received(row, True)
 

@@ -97,6 +97,9 @@ class RowRun(Protocol):
     def begin_tail(self, request: int, row: int, session: int, pages: int, tail: Tail) -> None:
         """Explains that a request got a row with slots for an input that is computed elsewhere."""
 
+    def has_come(self, row: int) -> None:
+        """Explains that a row has at once what is computed elsewhere."""
+
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's next turn runs on the row in its slot."""
 
@@ -392,6 +395,7 @@ class RequestCalls:
             self.run.waits(request)
             return
         self.explain_tail(request, known, answer.prefix, upto)
+        self.run.has_come(self.row_of[request])
         yield None
         yield from self._cached(request)
 

@@ -19,7 +19,6 @@ from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.configs import is_all_sliding, is_windowed
 from conformance.stems.mamba_slots.protocol import SlotNames
-from conformance.stems.requests.contents import RequestPasses
 from conformance.stems.requests.request import RunRequest, Sampled, token
 from conformance.stems.server.economy import ServerEconomy
 from conformance.stems.server.protocol import (
@@ -105,11 +104,6 @@ class ServerRun(ServedClients):
         self._still = 0  # the turns since the last batch
         self.transfers = TransferCalls(self)
         self.operations: Mapping[str, Operation] = operations_of(self, self.transfers)
-
-    @property
-    def passes(self) -> RequestPasses:
-        """What requests compute."""
-        return self.calls.passes
 
     def transfer_steps(self) -> dict[int, Sequence[TransferStep]]:
         """See ``ServedClients``."""
@@ -206,11 +200,15 @@ class ServerRun(ServedClients):
         for request, known in event.requests.items():
             asked, upto = self.calls.requests[request], self.calls.view(request).lengths.allocated
             self.calls.passes.begin(request, asked, known.prefix)
+            restored = request in self.calls.retracted  # from a copy, which is loaded in the order of the passes
             if is_windowed(self.engine.shape):
                 self.calls.explain_tail(request, asked, known.prefix, upto)
+                if restored:
+                    self.cache.flights.ended_but(0)
+                    self.cache.has_come(self.calls.row_of[request])
             else:  # the law has rows with tails where there is a window
                 self.calls.explain_begin(request, asked, known.prefix)
-                self.calls.grow("extend", request, upto)
+                self.calls.grow("extend" if restored else "extend_elsewhere", request, upto)
         self.cache.follow()  # nothing is judged before the server goes on
 
     def _transfer_begun(self, event: ServerEvent) -> None:
@@ -258,7 +256,7 @@ class ServerRun(ServedClients):
                 self.cache.states.written(one.request, *one.tracked)
         tracked = [one.request for one in event.passes if one.tracked is not None]
         self.economy.launched(tracked, self.calls.row_of.keys() - self.sent_to.keys(), self._named_states)
-        if self.cache.stateful:
+        if self.cache.stateful or TRANSFER not in self.lacks:
             self.cache.flights.ended_but(1)  # of two steps in flight, a server processes the older one next
             self.cache.flights.launched(map(self._pass_of_row, event.passes))
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
-from conformance.driver.lockstep import Calls, EngineCall, Law
+from conformance.driver.lockstep import Calls, EngineCall
 from conformance.driver.operations import operation
 from conformance.driver.protocol import Misuse, Unsupported
 from conformance.driver.shadow import Shadow
-from conformance.stems.requests.contents import RequestPasses
+from conformance.stems.cache.run import CacheRun
+from conformance.stems.requests.calls import RequestCalls
 from conformance.stems.server.arrivals import Arrivals
 from conformance.stems.server.protocol import TRANSFER, ServerEvent, TransferStep
 
@@ -24,15 +25,12 @@ class Receiving(Protocol):
     """What transfers ask of the run of a server."""
 
     engine: Any
-    law: Law
     shadow: Shadow
+    calls: RequestCalls
+    cache: CacheRun
     lacks: Collection[str]
     here: set[int]
     coming: set[int]
-
-    @property
-    def passes(self) -> RequestPasses:
-        """What requests compute."""
 
 
 class TransferCalls:
@@ -46,11 +44,14 @@ class TransferCalls:
 
     def begun(self, request: int) -> None:
         """From now on the prefill server may write into the row of a request."""
+        self._run.cache.flights.receives(self._run.calls.row_of[request])
 
     def ended(self, request: int, done: bool) -> None:
         """The prefill server writes no more for a request, whose row may be gone. ``done``: all of the prompt is there,
         and the decode server hears so.
         """
+        if request in self._run.calls.row_of:
+            self._run.cache.flights.received(self._run.calls.row_of[request], done)
 
     # What the run says.
 
@@ -89,5 +90,5 @@ class TransferCalls:
         """The prefill server has heard where to write."""
         assert event.destination is not None
         for request, known in event.requests.items():
-            self.arrivals.begins(request, known, event.destination, self._run.passes.name(request))
+            self.arrivals.begins(request, known, event.destination, self._run.calls.passes.name(request))
             self.begun(request)

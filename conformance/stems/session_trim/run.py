@@ -117,6 +117,9 @@ class SessionTrimRun:
         del request
         self.law.engine_step("admit_tail", row, session, pages, *tail)
 
+    def has_come(self, row: int) -> None:
+        """The law of this stem does not say when tokens come that are computed elsewhere."""
+
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's row goes on."""
         known = self.calls.requests[request]

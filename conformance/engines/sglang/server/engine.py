@@ -35,6 +35,7 @@ from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_
 from conformance.engines.sglang.server.storage_memory import StorageWatch
 from conformance.engines.sglang.server.storing import THREADS
 from conformance.engines.sglang.server.watching import (
+    ASKED,
     DECODES,
     LOADED_BACK,
     RESULTED,
@@ -187,9 +188,8 @@ class SGLangServer:
         if decodes:
             assert isinstance(servers.network.now, PrefillServer), "a decode server opens its socket when it is made"
             self.decodes = DecodeSide(self.scheduler, servers.network.now)
-            self.decodes.prefill.asks = self._transfer_begins
         self._reader = ServerReader(self.release, self.scheduler, self)
-        if self._reader.stateful or self.host is not None:
+        if self._reader.stateful or self.host is not None or decodes:
             self._watch.watch_results(self.scheduler)
         self.shape = self._reader.shape(config)
         self.ran = self._reader.ran
@@ -297,10 +297,12 @@ class SGLangServer:
         return self._decodes.steps(_room(request))
 
     def _transfer_begins(self, room: int) -> None:
+        if not self._decodes.prefill.is_asked(room):
+            return  # the prefill server has failed before it was asked
         request = room - 1
         known = self.requests[request]
         destination = self._decodes.destination(room, len(known.origin_input_ids) + len(known.output_ids))
-        self._stop(ServerEvent("transfer_begun", {request: self._known(request)}, destination=destination))
+        self._stop(ServerEvent(ASKED, {request: self._known(request)}, destination=destination))
 
     @property
     def _decodes(self) -> DecodeSide:
@@ -375,6 +377,8 @@ class SGLangServer:
             if answer:  # it is refused while something runs, and changes nothing
                 self._reader.begin()
                 self._stop(ServerEvent(kind))
+        elif kind == ASKED:
+            self._transfer_begins(int(whom[0].bootstrap_room))
         elif kind == STATES_BEGUN:
             self._stop(ServerEvent(kind, wanted=int(whom[0])))
         elif kind in OF_NOBODY:

@@ -46,11 +46,7 @@ class Room:
 
 
 class PrefillServer:
-    """The prefill server of one decode server. ``inbox``: where the decode server listens. ``asks`` is called when the
-    decode server has said where a transfer is to be written, with the number of its room.
-    """
-
-    asks: Callable[[int], None]
+    """The prefill server of one decode server. ``inbox``: where the decode server listens."""
 
     def __init__(self, imported: Imported, inbox: Inbox) -> None:
         self.inbox = inbox
@@ -77,7 +73,10 @@ class PrefillServer:
             asked = self._connections.TransferInfo.from_zmq(frames)
             room = self.room(asked.room)
             room.asked, room.stops, room.broken = asked, False, False
-            self.asks(asked.room)
+
+    def is_asked(self, number: int) -> bool:
+        """The decode server has said where a transfer is to be written."""
+        return self.room(number).asked is not None
 
     def steps(self, number: int) -> list[TransferStep]:
         """What the prefill server can do next with a transfer."""

@@ -84,7 +84,8 @@ PROCESSOR = "SchedulerBatchResultProcessor"
 VERIFIED = f"{PROCESSOR}._resolve_spec_v2_tokens"
 UNDO = "ScheduleBatch.mamba_lazy_undo_prealloc_at_boundary"
 COMMON = "mem_cache.common"
-DECODE = "disaggregation.decode"
+DECODE, MOONCAKE = "disaggregation.decode", "disaggregation.mooncake.conn"
+ASKED = "transfer_begun"
 DECODES = Releases(DECODE, "DecodeTransferQueue.resolve_deferred_releases")
 WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("arrived", _message, (("managers.scheduler", "Scheduler.handle_generate_request"),)),
@@ -115,6 +116,8 @@ WATCHED: tuple[WatchedFunction, ...] = (
         ADMITTED, _second, ((DECODE, "DecodePreallocQueue._match_prefix_and_lock"),), DECODES, changes=False
     ),
     WatchedFunction("preallocated", _second, ((DECODE, "DecodePreallocQueue._pre_alloc"),), DECODES),
+    # The lock under which the message is sent is free again here.
+    WatchedFunction(ASKED, _request, ((MOONCAKE, "MooncakeKVReceiver.send_metadata"),), DECODES, changes=False),
     WatchedFunction(
         "transfer_ended", _of_transfer, ((DECODE, "DecodeTransferQueue._commit_transfer_to_req"),), DECODES
     ),
