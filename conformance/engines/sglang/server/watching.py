@@ -68,6 +68,10 @@ def _of_transfer(_: Any, transfer: Any, *__: Any, **___: Any) -> tuple[Any, ...]
     return (transfer.req,)
 
 
+def _receiver(receiver: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
+    return (receiver,)
+
+
 def _message(_: Any, message: Any, *__: Any, **___: Any) -> tuple[Any, ...]:
     return (message,)
 
@@ -84,7 +88,7 @@ PROCESSOR = "SchedulerBatchResultProcessor"
 VERIFIED = f"{PROCESSOR}._resolve_spec_v2_tokens"
 UNDO = "ScheduleBatch.mamba_lazy_undo_prealloc_at_boundary"
 COMMON = "mem_cache.common"
-DECODE, MOONCAKE = "disaggregation.decode", "disaggregation.mooncake.conn"
+DECODE = "disaggregation.decode"
 ASKED = "transfer_begun"
 DECODES = Releases(DECODE, "DecodeTransferQueue.resolve_deferred_releases")
 WATCHED: tuple[WatchedFunction, ...] = (
@@ -117,7 +121,16 @@ WATCHED: tuple[WatchedFunction, ...] = (
     ),
     WatchedFunction("preallocated", _second, ((DECODE, "DecodePreallocQueue._pre_alloc"),), DECODES),
     # The lock under which the message is sent is free again here.
-    WatchedFunction(ASKED, _request, ((MOONCAKE, "MooncakeKVReceiver.send_metadata"),), DECODES, changes=False),
+    WatchedFunction(
+        ASKED,
+        _receiver,
+        (
+            ("disaggregation.mooncake.conn", "MooncakeKVReceiver.send_metadata"),
+            ("disaggregation.common.conn", "CommonKVReceiver.send_metadata"),
+        ),
+        DECODES,
+        changes=False,
+    ),
     WatchedFunction(
         "transfer_ended", _of_transfer, ((DECODE, "DecodeTransferQueue._commit_transfer_to_req"),), DECODES
     ),
