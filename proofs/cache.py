@@ -499,7 +499,8 @@ RELEVANT_LAWS = {
     "tombstone_gets_the_rows_window": "one_owner",
     "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on "
     "node_owns_its_key row_ends",
-    "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags",
+    "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags "
+    "transfers_fill_rows",
     "drain_free_rest_lowers": "phases",
     "return_admit_is_granted": "phases one_row_a_session above_is_an_order",
     "return_extend_is_granted": "quiescent phases one_row_a_session",

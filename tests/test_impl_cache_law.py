@@ -343,8 +343,8 @@ class Both:
 # Of what an engine can do with states ours gives the tree none that it has already, and always its newest one.
 ALONE = {"state_match_again", "state_renew", "state_turn_lazy", "release_state"}  # what only other engines do
 STATEFUL = {transition.__name__ for transition in mamba_in_cache.TRANSITIONS} - ALONE
-# Ours is told of no forward pass and of no transfer that fails.
-OF_SERVERS = {*(transition.__name__ for transition in cache_flight.TRANSITIONS), "fall_short"}
+# Ours is told of no forward pass and of no transfer that fails, and gives a row its tail at once.
+OF_SERVERS = {*(transition.__name__ for transition in cache_flight.TRANSITIONS), "extend_elsewhere", "fall_short"}
 ALL_SLIDING = {"leave_window"}  # where every layer has a window: tests/test_all_sliding.py
 WINDOWS = (0.4, 1, 1.5, 2.3)  # in pages
 
