@@ -7,7 +7,7 @@ before its last one has ended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from conformance.driver.protocol import Json
 from conformance.stems.requests.request import token
 from conformance.stems.server.exclusions import (
     ServerExclusion,
+    lawful_steps,
     may_ask_for_turn,
     may_flush,
     may_release_memory,
@@ -28,6 +29,7 @@ from conformance.stems.server.exclusions import (
     turns_before_release,
     turns_before_update,
 )
+from conformance.stems.server.protocol import TransferStep
 from conformance.stems.server.served import ServedClients
 
 # Of 24 draws, which are a turn without a new token, or one for which no answer is asked, where a session goes on.
@@ -106,6 +108,9 @@ class Client:
         """
         most = SOME if may_take_back(run, self.exclude) else times
         for first in range(0, times, most):
+            for request, steps in run.transfer_steps().items():
+                if "stops" in steps and ServerExclusion.LATE_WRITES in self.exclude:
+                    self._does(request, steps, 0)
             self.do("turn", times=min(times - first, most))
             for request in run.stuck() if may_take_back(run, self.exclude) else ():
                 self.avoided[ServerExclusion.RETRACTED_BEHIND_ARRIVED] += 1
@@ -120,15 +125,20 @@ class Client:
     def settle(self, run: ServedClients) -> None:
         """The prefill server of a decode server does for each request what it can."""
         for request, steps in run.transfer_steps().items():
-            self.do("transfer", request=request, step=steps[0])
+            self._does(request, steps, 0)
+
+    def _does(self, request: int, steps: Sequence[TransferStep], number: int) -> None:
+        """The prefill server does one of these things for a request."""
+        allowed = lawful_steps(steps, self.exclude)
+        self.avoided[ServerExclusion.LATE_WRITES] += allowed != steps
+        self.do("transfer", request=request, step=allowed[number % len(allowed)])
 
     def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:
         """The prefill server does something for a request. Whether there is one for which it can."""
         known = run.transfer_steps()
         if known:
             request = sorted(known)[drawn.length % len(known)]
-            number = 0 if drawn.fork >= GOES_WELL else drawn.answer
-            self.do("transfer", request=request, step=known[request][number % len(known[request])])
+            self._does(request, known[request], 0 if drawn.fork >= GOES_WELL else drawn.answer)
         return bool(known)
 
     def _may(self, rule: Callable[..., bool], run: ServedClients, *more: int) -> bool:

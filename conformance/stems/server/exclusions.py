@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
-from conformance.stems.server.protocol import TRANSFER
+from conformance.stems.server.protocol import TRANSFER, TransferStep
 from conformance.stems.server.served import ServedClients
 
 
@@ -41,6 +41,8 @@ class ServerExclusion(StrEnum):
     RETRACTED_BEHIND_ARRIVED = "server.retracted_behind_arrived"
     # On a decode server with priorities: the waiting queue in the order of the tree: ``Launches.avoided``.
     ORDER_OF_ARRIVED = "server.order_of_arrived"
+    # On a decode server: a prefill server that has failed, or was told to stop, goes on writing.
+    LATE_WRITES = "server.late_writes"
     REBOOTSTRAPPED = "server.rebootstrapped"  # on a decode server: a pause that takes requests off their rows
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
     # New weights in the turn after the last answer, for a server that was paused in that turn, or while something is
@@ -109,6 +111,13 @@ def may_retract(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
 def may_take_back(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether clients take back what waits after it gave its row up, while nothing is computed."""
     return ServerExclusion.RETRACTED_BEHIND_ARRIVED in exclude and TRANSFER not in run.lacks
+
+
+def lawful_steps(steps: Sequence[TransferStep], exclude: Collection[StrEnum]) -> Sequence[TransferStep]:
+    """Of what a prefill server can do next, what it does."""
+    if ServerExclusion.LATE_WRITES not in exclude:
+        return steps
+    return ["stops"] if "stops" in steps else [step for step in steps if step != "breaks"]
 
 
 def turns_before_release(exclude: Collection[StrEnum]) -> int:

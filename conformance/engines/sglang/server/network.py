@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
@@ -139,11 +140,16 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def beside_of(real: Any) -> SimpleNamespace:
     """Stands for the module ``threading``, of threads that look after others: where such a thread waits, it stops, and
-    never goes on.
+    never goes on. Nobody holds a lock against anybody: control may go to the run in the middle of a call, and from
+    there to another server of this process.
     """
     waits = SimpleNamespace(is_set=lambda: False, set=_nothing, wait=_waits)
-    thread = lambda target, **_: StoppingThread(target)  # noqa: E731
-    return SimpleNamespace(**{**vars(real), "Thread": thread, "Event": lambda: waits})
+    stand_ins = {"Thread": _beside, "Event": lambda: waits, "Lock": nullcontext, "RLock": nullcontext}
+    return SimpleNamespace(**{**vars(real), **stand_ins})
+
+
+def _beside(target: Callable[[], None], **_: Any) -> StoppingThread:
+    return StoppingThread(target)
 
 
 def _waits(*_: Any) -> bool:
