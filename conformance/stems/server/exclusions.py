@@ -41,6 +41,9 @@ class ServerExclusion(StrEnum):
     RETRACTED_BEHIND_ARRIVED = "server.retracted_behind_arrived"
     # On a decode server with priorities: the waiting queue in the order of the tree: ``Launches.avoided``.
     ORDER_OF_ARRIVED = "server.order_of_arrived"
+    # On a decode server whose steps overlap: a stop token, or a request that is taken back while it decodes. It is
+    # computed once more after it has ended, while a transfer may begin into its row.
+    TRANSFER_UNDER_PASS = "server.transfer_under_pass"
     # On a decode server: a prefill server that has failed, or was told to stop, goes on writing.
     LATE_WRITES = "server.late_writes"
     REBOOTSTRAPPED = "server.rebootstrapped"  # on a decode server: a pause that takes requests off their rows
@@ -87,7 +90,18 @@ def may_update_weights(run: ServedClients, exclude: Collection[StrEnum]) -> bool
 def may_stop(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may name a token that ends the answer."""
     tracks = run.engine.overlaps and bool(run.engine.shape.get("buffered"))
-    return not (ServerExclusion.OVERWRITTEN_TRACK in exclude and tracks)
+    return not (ServerExclusion.OVERWRITTEN_TRACK in exclude and tracks) and not _meets_pass(run, exclude)
+
+
+def may_abort(run: ServedClients, exclude: Collection[StrEnum], request: int) -> bool:
+    """Whether a client may take a request back now."""
+    return not (run.decodes(request) and _meets_pass(run, exclude))
+
+
+def _meets_pass(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
+    """Whether a request that ends sooner than its client asked for is a known difference."""
+    overlaps = TRANSFER not in run.lacks and run.engine.overlaps
+    return overlaps and ServerExclusion.TRANSFER_UNDER_PASS in exclude
 
 
 def may_flush(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
