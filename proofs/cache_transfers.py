@@ -143,11 +143,14 @@ def _by(transition: str, calls: str) -> dict[str, dict[str, str]]:
 
 
 RELEVANT_LAWS = {
-    "launch pass_is_launched": "only_jobs_in_flight_use_pages",
-    "receive transfer_begins": "only_jobs_in_flight_use_pages",
+    **dict.fromkeys(("pass_is_launched", "pass_uses_own_pages"), "only_jobs_in_flight_use_pages"),
+    **dict.fromkeys(("transfer_begins", "transfer_uses_own_pages"), "only_jobs_in_flight_use_pages"),
     "arrive prefix_holds_own_text": "prefix_is_the_trees transfers_fill_rows",
-    "close a_transfer_holds_what_it_writes": "transfers_fill_rows one_owner one_row_a_session states_go_with_rows",
-    "merge a_transfer_holds_what_it_writes": "transfers_fill_rows one_owner row_ends others_are_nodes",
+    "a_transfer_holds_its_pages": "transfers_fill_rows only_jobs_in_flight_use_pages",
+    "a_transfer_holds_its_window": "transfers_fill_rows only_jobs_in_flight_use_pages one_owner no_leak swa_is_reached",
+    "a_transfer_holds_its_state": "transfers_fill_rows only_jobs_in_flight_use_pages states_go_with_rows "
+    "running_row_has_running_states row_says_what_is_owned states.one_owner running_is_equipped buffer_is_whole "
+    "names_what_it_owns",
 }
 UNDER_A_PASS = "admit extend launch finish free_rest admit_tail"
 RECEIVING, FAILED = "admit_tail receive", "admit extend_elsewhere receive fall_short"
@@ -201,7 +204,7 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
         Mutant(
             "rolls_back_under_a_transfer",
             "roll_back",
-            "a_transfer_holds_what_it_writes",
+            "a_transfer_holds_its_pages",
             rolls_back_under_a_transfer,
             _by("roll_back", RECEIVING),
         ),

@@ -136,17 +136,19 @@ def calls(stem: str, missing: set[tuple[str, str]] | None = None) -> Iterator[tu
     A walk begins with the calls of a route of the stem's hints, each tried until it is granted, or at random. One in
     three steps is of a transition that was granted seldom, and one in six has other arguments than those that the
     stem's hints propose. ``missing``: corners, each with its transition; while a corner of a transition is missing, a
-    call at this corner is preferred.
+    call at this corner is preferred, and three of four walks begin with a route to such a transition.
     """
-    hints, draw = hints_of(stem), random.Random(SEED)
+    hints, draw, missing = hints_of(stem), random.Random(SEED), missing or set()
     routes = ["", *(f"{route} {way.split()[0]}" for way, route in hints.routes.items())]
     granted = dict.fromkeys(hints.stem.transitions, 0)
     while True:
         for first in (*(LARGER[stem]() if stem in LARGER else ()), *hints.small()):
-            at, route = first, draw.choice(routes).split()
+            sought = {name for name, _ in missing} if draw.random() < 3 / 4 else set()
+            wanted = [route for route in routes if {*route.split()[-1:]} & sought]
+            at, route = first, draw.choice(wanted or routes).split()
             for number in range(STEPS):
                 names = route[number : number + 1] * RETRIES or _names(draw, granted)
-                for name, call, step in _tried(hints, at, draw, names, missing or set()):
+                for name, call, step in _tried(hints, at, draw, names, missing):
                     yield name, call, step
                     if step.granted:
                         at = step.then

@@ -22,9 +22,9 @@ from spec import in_flight, session_trim
 from spec.cache_state import CacheState, is_filled
 from spec.in_flight import NO_JOB, PASS, uses
 from spec.lengths import touched
-from spec.logic import Map, Number, Requirement, Set, Step, Truth, but, implies, no, requires
+from spec.logic import Map, Number, Requirement, Set, Step, Truth, but, no, requires
 from spec.mamba_slots_state import OWN, SECOND
-from spec.pool import Pool, held, in_range
+from spec.pool import PADDING, Pool, held
 from spec.session_trim_state import RUNNING, allocated, full_pool, swa_pool
 from spec.state_isolation import is_in_use
 
@@ -57,7 +57,11 @@ def no_pages(st: CacheState, job: Number) -> Truth:
 
 def own_from(st: CacheState, pool: Pool, row: Number, first: Number) -> Set:
     """The pages of a pool that the row owns from the page index ``first`` on."""
-    return in_range(pool, row, first, touched(allocated(st.rows, row)))
+    end = touched(allocated(st.rows, row))
+    return pool.pages.such(
+        lambda p: held(pool, p) & (pool.owner(p) == row) & (first <= pool.index(p)),
+        lambda: [page for i in range(first, end) if (page := pool.table(row, i)) != PADDING],
+    )
 
 
 def begun(st: CacheState, job: Number, kind: int, row: Number, slots: Set, first: Number) -> CacheState:
@@ -129,8 +133,10 @@ def is_undisturbed(st: CacheState, source: Number, slot: Number, at_once: Truth)
 def only_jobs_in_flight_use_pages(st: CacheState) -> Truth:
     """Only a pass or a transfer in flight uses state slots and pages of the two pools."""
 
-    pages = st.flight.jobs.all(lambda j: implies(st.flight.kind(j) == NO_JOB, no_pages(st, j)))
-    return in_flight.only_jobs_in_flight_use_blocks(st.flight) & pages
+    jobs, kind = st.flight.jobs, st.flight.kind
+    in_full = jobs.all(lambda j: full_of(st, j).all(lambda _: kind(j) != NO_JOB))
+    in_swa = jobs.all(lambda j: swa_of(st, j).all(lambda _: kind(j) != NO_JOB))
+    return in_flight.only_jobs_in_flight_use_blocks(st.flight) & in_full & in_swa
 
 
 def a_job_goes_on(was: CacheState, now: CacheState, job: Number) -> Truth:
@@ -151,9 +157,9 @@ def uses_nothing(st: CacheState, job: Number) -> Truth:
     return (st.flight.kind(job) == NO_JOB) & slots & no_pages(st, job)
 
 
-def uses_own_pages(st: CacheState, now: CacheState, row: Number, job: Number, first: Number) -> Truth:
-    """The job ``job`` of the state ``now`` uses exactly the pages that the row owns from the index ``first`` on."""
-    full, swa = full_pool(st.rows), swa_pool(st.rows)
+def pass_uses_own_pages(was: CacheState, now: CacheState, row: Number, job: Number, first: Number) -> Truth:
+    """A pass uses exactly the pages of both pools that its row owns, from that of its first token on."""
+    full, swa = full_pool(was.rows), swa_pool(was.rows)
 
     def own(pool: Pool, p: Number) -> Truth:
         return held(pool, p) & (pool.owner(p) == row) & (first <= pool.index(p))
@@ -163,9 +169,8 @@ def uses_own_pages(st: CacheState, now: CacheState, row: Number, job: Number, fi
 
 
 def pass_is_launched(was: CacheState, now: CacheState, row: Number, job: Number, track: Number, first: Number) -> Truth:
-    """A pass that is launched is one of a running request. It uses exactly the own state slot of its request, the slot
-    of the track that it writes, and the row's own pages from that of its first token on. Every other job goes on
-    (SGLang ``Scheduler.run_batch``).
+    """A pass that is launched is one of a running request. Of the state slots it uses exactly the own one of its
+    request and that of the track that it writes. Every other job goes on (SGLang ``Scheduler.run_batch``).
     """
     request = was.mine(row) - 1
     runs = (row >= 0) & (row < was.rows.limit) & (was.rows.phase(row) == RUNNING) & (was.awaits(row) == 0)
@@ -176,8 +181,7 @@ def pass_is_launched(was: CacheState, now: CacheState, row: Number, job: Number,
         return uses(now.flight, job, s) == ((was.mine(row) != 0) & one)
 
     begins = (was.flight.kind(job) == NO_JOB) & (now.flight.kind(job) == PASS) & (now.flight.row(job) == row)
-    pages = uses_own_pages(was, now, row, job, first)
-    return runs & known & begins & was.states.slots.all(used) & pages & other_jobs_go_on(was, now, job)
+    return runs & known & begins & was.states.slots.all(used) & other_jobs_go_on(was, now, job)
 
 
 def pass_is_done(was: CacheState, now: CacheState, job: Number) -> Truth:

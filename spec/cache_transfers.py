@@ -20,10 +20,10 @@ from spec.cache_flight import (
     other_jobs_go_on,
     over,
     own_from,
+    pass_uses_own_pages,
     swa_of,
     used_by,
     uses_nothing,
-    uses_own_pages,
 )
 from spec.cache_state import FILLED, UNFILLED, CacheState
 from spec.cache_theorems import each_token
@@ -136,19 +136,33 @@ def transfers_fill_rows(st: CacheState) -> Truth:
     return st.flight.jobs.all(known) & each_request(st.rows, awaited)
 
 
-def a_transfer_holds_what_it_writes(st: CacheState) -> Truth:
-    """Each page and each state slot that a transfer in flight writes belongs to the row that awaits the transfer, or to
-    its request.
-    """
-    full, swa = full_pool(st.rows), swa_pool(st.rows)
+def a_transfer_holds_its_pages(st: CacheState) -> Truth:
+    """Each page of the full pool that a transfer in flight writes belongs to the row that awaits the transfer."""
+    full = full_pool(st.rows)
 
     def holds(j: Number) -> Truth:
-        r = st.flight.row(j)
-        in_full = full_of(st, j).all(lambda p: held(full, p) & (full.owner(p) == r))
-        in_swa = swa_of(st, j).all(lambda p: held(swa, p) & (swa.owner(p) == r))
-        own = st.states.row(st.mine(r) - 1, OWN)
-        slots = st.states.slots.all(lambda s: implies(uses(st.flight, j, s), (st.mine(r) != 0) & (s == own)))
-        return in_full & in_swa & slots
+        return full_of(st, j).all(lambda p: held(full, p) & (full.owner(p) == st.flight.row(j)))
+
+    return transfers(st).all(holds)
+
+
+def a_transfer_holds_its_window(st: CacheState) -> Truth:
+    """Each page of the SWA pool that a transfer in flight writes belongs to the row that awaits the transfer."""
+    swa = swa_pool(st.rows)
+
+    def holds(j: Number) -> Truth:
+        return swa_of(st, j).all(lambda p: held(swa, p) & (swa.owner(p) == st.flight.row(j)))
+
+    return transfers(st).all(holds)
+
+
+def a_transfer_holds_its_state(st: CacheState) -> Truth:
+    """The state slot that a transfer in flight writes is the own one of the request on the row that awaits it."""
+
+    def holds(j: Number) -> Truth:
+        mine = st.mine(st.flight.row(j))
+        own = st.states.row(mine - 1, OWN)
+        return st.states.slots.all(lambda s: implies(uses(st.flight, j, s), (mine != 0) & (s == own)))
 
     return transfers(st).all(holds)
 
@@ -196,16 +210,20 @@ def others_await_what_they_awaited(was: CacheState, now: CacheState, row: Number
 
 
 def transfer_begins(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
-    """A transfer begins into a row that runs and awaits one. It writes exactly the row's own pages and the own state
-    slot of its request (SGLang ``DecodePreallocQueue``).
+    """A transfer begins into a row that runs and awaits one. Of the state slots it writes exactly the own one of the
+    row's request (SGLang ``DecodePreallocQueue``).
     """
     runs = is_row(was.rows, row) & (was.rows.phase(row) == RUNNING) & (was.awaits(row) == UNFILLED)
     begins = (was.flight.kind(job) == NO_JOB) & (now.flight.kind(job) == WRITES) & (now.flight.row(job) == row)
     own = was.states.row(was.mine(row) - 1, OWN)
     slots = was.states.slots.all(lambda s: uses(now.flight, job, s) == ((was.mine(row) != 0) & (s == own)))
-    used = slots & uses_own_pages(was, now, row, job, was.rows.protected(row))
     rest = other_jobs_go_on(was, now, job) & others_await_what_they_awaited(was, now, row)
-    return runs & begins & used & (now.awaits(row) == job) & rest
+    return runs & begins & slots & (now.awaits(row) == job) & rest
+
+
+def transfer_uses_own_pages(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
+    """A transfer writes exactly the pages of both pools that its row owns behind the cached prefix."""
+    return pass_uses_own_pages(was, now, row, job, was.rows.protected(row))
 
 
 def transfer_is_over(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:

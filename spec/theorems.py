@@ -64,7 +64,10 @@ HEADLINES = (
                 ("cache", law)
                 for law in ("reads_held_pages", "reads_held_window", "reads_own_window", "reads_own_states")
             ),
-            *(("cache", law) for law in ("running_keeps_its_states", "a_transfer_holds_what_it_writes")),
+            *(
+                ("cache", law)
+                for law in ("running_keeps_its_states", "a_transfer_holds_its_pages", "a_transfer_holds_its_window")
+            ),
         ),
     ),
     Headline(
