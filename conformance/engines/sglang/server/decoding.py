@@ -100,4 +100,11 @@ class DecodeSide:
         number = next((at for at, one in enumerate(self._copies) if one is copy), len(self._copies))
         if number == len(self._copies):
             self._copies.append(copy)
-        self._backups.append(RowCopy(saves, number, list(slots), [], 0))
+        self._backups.append(RowCopy(saves, number, list(slots), self._swa_slots(slots), 0))
+
+    def _swa_slots(self, slots: Sequence[int]) -> list[int]:
+        """The slots to which these are mapped; none where there is no mapping."""
+        if not self._scheduler.is_hybrid_swa:
+            return []
+        mapping = self._scheduler.token_to_kv_pool_allocator.full_to_swa_index_mapping
+        return [int(mapping[slot]) for slot in slots]
