@@ -185,6 +185,7 @@ LAUNCHES = Launches(
         "server.dfs_turn": frozenset(
             pair(SESSIONS, _sessions(count).name, ONE_MORE, f"order {BY_TREE}") for count in (1, 2)
         ),
+        "server.rows_free_at_once": frozenset(pair(MODEL, one.name, DECODE_SERVER, AT_ONCE) for one in RECEIVING),
         "server.order_of_arrived": frozenset(
             frozenset({(MODEL, one.name), order, PRIORITIES}) for one in RECEIVING for order in BY_PREFIX
         ),

@@ -41,6 +41,8 @@ class ServerExclusion(StrEnum):
     RETRACTED_BEHIND_ARRIVED = "server.retracted_behind_arrived"
     # On a decode server with priorities: the waiting queue in the order of the tree: ``Launches.avoided``.
     ORDER_OF_ARRIVED = "server.order_of_arrived"
+    # Decode servers that are told to free rows at once, though a prefill server may write: ``Launches.avoided``.
+    ROWS_FREE_AT_ONCE = "server.rows_free_at_once"
     # On a decode server: a prefill server that has failed, or was told to stop, goes on writing.
     LATE_WRITES = "server.late_writes"
     REBOOTSTRAPPED = "server.rebootstrapped"  # on a decode server: a pause that takes requests off their rows
