@@ -23,7 +23,8 @@ from conformance.engines import registry
 from conformance.engines.sglang.server.histories import NAMES, Histories
 from conformance.stems.host_server.protocol import HostStep
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent, ServerPass
+from conformance.stems.server.arrivals import ENDS, WRITES
+from conformance.stems.server.protocol import POLL, Destination, ServedRequest, ServerEvent, ServerPass, TransferStep
 
 Text = tuple[int, ...]
 WITH_HOST = "--enable-hierarchical-cache"  # the launch flag of a server with host memory
@@ -56,6 +57,8 @@ class Server:
         self.said: dict[int, list[int]] = {}  # the text of each session: of its turns that ended well
         self._sent: dict[int, tuple[int, list[int]]] = {}  # of each request its session, and what its client sent
         self._forks: dict[int, int] = {}
+        self._coming: dict[int, tuple[Destination, Text]] = {}  # what a prefill server writes, and where
+        self._kept: dict[int, list[Text]] = {}  # copies of what a request had when it gave its row up
         self._histories = Histories()
         self._page_size: int = self.engine.shape["page_size"]
         sys.excepthook = partial(_end_script, self._histories)
@@ -79,6 +82,19 @@ class Server:
         """A client opens a streaming session."""
         self.engine.open(session, turns)
 
+    def transfer(self, request: int, step: TransferStep) -> None:
+        """The prefill server of a decode server does something for a request (``ServerEngine.transfer``)."""
+        self.engine.transfer(request, step)
+        if step in ENDS:
+            destination, text = self._coming.pop(request)
+            if step in WRITES:
+                self._arrives(request, destination, text)
+
+    def _arrives(self, request: int, destination: Destination, text: Text) -> None:
+        for at, slot in zip(range(destination.start, len(text)), destination.slots, strict=False):
+            self.slots[slot] = text[: at + 1]
+            self._histories.note(FULL, slot, f"the prefill server writes token {at} of the text of request {request}")
+
     def steps(self, times: int = 1) -> None:
         """The server reads its messages, and makes so many steps of its loop."""
         for _ in range(times):
@@ -87,12 +103,24 @@ class Server:
                 self._histories.at(event)
                 self._follows_copies()
                 self._follows_owners()
+                self._follows_prefill_server(event)
                 for one in event.passes:
                     self._passes(one)
                 self._follows_sessions(event)
             self._histories.at(event)
             self._follows_copies()
             self._follows_owners()
+
+    def _follows_prefill_server(self, event: ServerEvent) -> None:
+        """Where it will write, and what a request had when it gave its row up."""
+        for copy in event.backups:
+            if copy.saved:
+                self._kept[copy.copy] = [self.slots.get(slot, ()) for slot in copy.slots]
+            else:
+                self.slots.update(zip(copy.slots, self._kept[copy.copy], strict=False))
+        for request, known in event.requests.items() if event.destination is not None else ():
+            assert event.destination is not None
+            self._coming[request] = event.destination, (*known.tokens, *known.sampled)
 
     def copies_end(self, stores: bool, count: int = 1) -> None:
         """So many copies between device and host memory are done, in their order. ``stores``: those to the host."""
