@@ -175,6 +175,7 @@ LAUNCHES = Launches(
         "session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)}),
         "server.tracked_ahead": TRACKED_AHEAD,
         "server.overwritten_track": LATE_AND_AHEAD,
+        "server.transfer_under_pass": frozenset(pair(MODEL, one.name, "overlap", "on") for one in RECEIVING),
         "server.chunk_inside_page": frozenset(
             frozenset({*CUT_AND_MIXED, ("size", _size(*size).name)}) for size in SIZES if size[0] > 1
         ),

@@ -17,7 +17,6 @@ from conformance.stems.requests.request import token
 from conformance.stems.server.exclusions import (
     ServerExclusion,
     lawful_steps,
-    may_abort,
     may_ask_for_turn,
     may_flush,
     may_release_memory,
@@ -87,9 +86,7 @@ class Client:
         elif run.paused and pick > RESUMES:
             self.do("resume")
         elif (pick == 0 or (pick == ABORTS and transfers)) and known:
-            request = known[length % len(known)]
-            if self._may(may_abort, run, request):
-                self.do("abort", request=request)
+            self.do("abort", request=known[length % len(known)])
         elif pick == 1 and self._may(may_flush, run):
             self.do("flush")
         elif pick in (2, 3) and closed:

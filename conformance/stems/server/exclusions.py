@@ -41,8 +41,8 @@ class ServerExclusion(StrEnum):
     RETRACTED_BEHIND_ARRIVED = "server.retracted_behind_arrived"
     # On a decode server with priorities: the waiting queue in the order of the tree: ``Launches.avoided``.
     ORDER_OF_ARRIVED = "server.order_of_arrived"
-    # On a decode server whose steps overlap: a stop token, or a request that is taken back while it decodes. It is
-    # computed once more after it has ended, while a transfer may begin into its row.
+    # Decode servers whose steps overlap: ``Launches.avoided``. A request that has ended is computed once more, while a
+    # transfer may begin into its slots.
     TRANSFER_UNDER_PASS = "server.transfer_under_pass"
     # Decode servers that are told to free rows at once, though a prefill server may write: ``Launches.avoided``.
     ROWS_FREE_AT_ONCE = "server.rows_free_at_once"
@@ -92,18 +92,7 @@ def may_update_weights(run: ServedClients, exclude: Collection[StrEnum]) -> bool
 def may_stop(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may name a token that ends the answer."""
     tracks = run.engine.overlaps and bool(run.engine.shape.get("buffered"))
-    return not (ServerExclusion.OVERWRITTEN_TRACK in exclude and tracks) and not _meets_pass(run, exclude)
-
-
-def may_abort(run: ServedClients, exclude: Collection[StrEnum], request: int) -> bool:
-    """Whether a client may take a request back now."""
-    return not (run.decodes(request) and _meets_pass(run, exclude))
-
-
-def _meets_pass(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
-    """Whether a request that ends sooner than its client asked for is a known difference."""
-    overlaps = TRANSFER not in run.lacks and run.engine.overlaps
-    return overlaps and ServerExclusion.TRANSFER_UNDER_PASS in exclude
+    return not (ServerExclusion.OVERWRITTEN_TRACK in exclude and tracks)
 
 
 def may_flush(run: ServedClients, exclude: Collection[StrEnum]) -> bool:

@@ -109,11 +109,6 @@ class ServerRun(ServedClients):
         """See ``ServedClients``."""
         return self.transfers.steps()
 
-    def decodes(self, request: int) -> bool:
-        """See ``ServedClients``."""
-        waits = request in self.transfers.arrivals.open or request not in self.calls.row_of
-        return TRANSFER not in self.lacks and not waits
-
     # The server runs.
 
     def _turn(self) -> Generator[EngineCall | None, Any, ServerEvent]:

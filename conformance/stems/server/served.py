@@ -153,11 +153,6 @@ class ServedClients:
         """What the prefill server of a decode server can do next, by request."""
         return {}
 
-    def decodes(self, request: int) -> bool:
-        """The request is one of a decode server and has its prompt."""
-        del request
-        return False
-
     def stuck(self) -> list[int]:
         """The requests of a decode server that wait after they gave their rows up, while nothing is computed."""
         return []
