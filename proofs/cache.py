@@ -503,7 +503,7 @@ RELEVANT_LAWS = {
     "transfers_fill_rows",
     "drain_free_rest_lowers": "phases",
     "return_admit_is_granted": "phases one_row_a_session above_is_an_order",
-    "return_extend_is_granted": "quiescent phases one_row_a_session",
+    "return_extend_is_granted": "quiescent phases one_row_a_session transfers_fill_rows",
     "drain_close_is_granted": "phases one_row_a_session request_holds_its_prefix",
     "drain_close_lowers": "one_row_a_session phases",
     "drain_close_states_is_granted": "one_row_a_session",

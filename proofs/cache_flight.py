@@ -12,7 +12,7 @@ from spec import cache, in_flight
 from spec import cache_flight as law
 from spec import mamba_in_cache as copies
 from spec.cache_state import CacheState
-from spec.in_flight import NO_JOB
+from spec.in_flight import NO_JOB, PASS
 from spec.lengths import touched
 from spec.logic import Number, Step, Truth, but
 from spec.mamba_slots_state import ROLES
@@ -73,6 +73,14 @@ def launches_behind_its_row(st: CacheState, row: Number, job: Number, track: Num
     return unasked(law.launch(st, row, job, track, first), "the row has a page for the first token of the pass")
 
 
+def launches_over_fewer_pages(
+    st: CacheState, row: Number, job: Number, track: Number, first: Number
+) -> Step[CacheState]:
+    """A pass is launched, and its first page counts as one that it does not write."""
+    step = law.launch(st, row, job, track, first)
+    return but(step, then=law.begun(st, job, PASS, row, law.used_by(st, row, track), first + 1))
+
+
 def ends_and_still_uses(st: CacheState, job: Number) -> Step[CacheState]:
     """A pass is done, and still counts as one that uses its state slots."""
     return altered(law.end_pass(st, job), flight=but(st.flight, kind=st.flight.kind.put(job, NO_JOB)))
@@ -111,6 +119,7 @@ MUTANTS = (
         takes_back_under_a_pass,
         {"routes": {"state_take_back": f"{COMPUTED} launch save state_save"}},
     ),
+    Mutant("launches_over_fewer_pages", "launch", "pass_uses_own_pages", launches_over_fewer_pages),
     Mutant("launches_behind_its_row", "launch", "pass_is_launched", launches_behind_its_row),
     Mutant("ends_and_still_uses", "end_pass", "only_jobs_in_flight_use_pages", ends_and_still_uses),
     Mutant("ends_with_its_request", "finish", "work_in_flight_goes_on", ends_with_its_request),

@@ -11,10 +11,12 @@ from proofs.hints import Mutant, altered, idlers, unasked
 from proofs.session_trim import requests
 from spec import cache
 from spec import cache_transfers as law
-from spec.cache_flight import over
+from spec.cache_flight import begun, over, used_by
 from spec.cache_state import FILLED, UNFILLED, CacheState
+from spec.in_flight import WRITES
 from spec.lengths import Length
 from spec.logic import Number, Seq, Step, Truth, but
+from spec.mamba_slots_state import FIRST, OWN
 from spec.session_trim_state import RUNNING
 
 AWAITS = "the row awaits no transfer of what was computed elsewhere"
@@ -49,6 +51,27 @@ def receives_twice(st: CacheState, row: Number, job: Number) -> Step[CacheState]
     """A second transfer begins into a row while the first is under way."""
     alone = "no job in flight uses a page or a state that the transfer writes"
     return unasked(unasked(law.receive(st, row, job), AWAITED), alone)
+
+
+def _receives(st: CacheState, row: Number, job: Number, track: Number, first: Number) -> Step[CacheState]:
+    """A transfer begins that counts as one that writes these pages and state slots."""
+    wrong = begun(st, job, WRITES, row, used_by(st, row, track), first)
+    return but(law.receive(st, row, job), then=but(wrong, awaits=st.awaits.put(row, job)))
+
+
+def receives_into_a_track(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer writes a slot of the track buffer of the row's request, too."""
+    return _receives(st, row, job, FIRST, st.rows.protected(row))
+
+
+def receives_into_fewer_pages(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer begins, and the first page behind the cached prefix counts as one that it does not write."""
+    return _receives(st, row, job, OWN, st.rows.protected(row) + 1)
+
+
+def slides_under_a_transfer(st: CacheState, row: Number, to: Number) -> Step[CacheState]:
+    """The window of a row moves on, and its SWA pages are free, while another server still writes them."""
+    return unasked(cache.slide(st, row, to), UNDER_WAY)
 
 
 def extends_as_computed(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
@@ -208,6 +231,21 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
             rolls_back_under_a_transfer,
             _by("roll_back", RECEIVING),
         ),
+        Mutant(
+            "slides_under_a_transfer",
+            "slide",
+            "a_transfer_holds_its_window",
+            slides_under_a_transfer,
+            _by("slide", "admit extend_elsewhere receive"),
+        ),
+        Mutant(
+            "receives_into_a_track",
+            "receive",
+            "a_transfer_holds_its_state",
+            receives_into_a_track,
+            _by("receive", "admit extend_elsewhere state_admit"),
+        ),
+        Mutant("receives_into_fewer_pages", "receive", "transfer_uses_own_pages", receives_into_fewer_pages),
         Mutant("counts_as_done", "fall_short", "own_pages_hold_own_text", counts_as_done),
         Mutant("arrives_without_contents", "arrive", "own_pages_hold_own_text", arrives_without_contents),
         Mutant("arrives_and_is_awaited", "arrive", "row_is_filled", arrives_and_is_awaited),
