@@ -21,7 +21,7 @@ from spec.logic import Truth, but, no
 from spec.mamba_slots_state import OWN, RUNNING, SECOND, has_buffer, is_held, is_request
 from spec.pool import held
 from spec.session_trim_state import IDLE as NOT_IN_USE
-from spec.session_trim_state import SAVED, allocated, has_gaps, in_gap, is_row
+from spec.session_trim_state import SAVED, allocated, full_pool, has_gaps, in_gap, is_row, swa_pool
 
 Read = Callable[..., Truth]
 
@@ -106,6 +106,9 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         "cover": lambda st, n, i: lives(st.tree, n) & (i >= 0) & (i < st.tree.stop(n)),
         "mine": lambda st, r: is_row(st.rows, r),
         "carrier": lambda st, o: is_request(st.states, o),
+        "full_used": lambda st, j, p: st.flight.jobs.has(j) & full_pool(st.rows).pages.has(p),
+        "swa_used": lambda st, j, p: st.flight.jobs.has(j) & swa_pool(st.rows).pages.has(p),
+        "awaits": lambda st, r: is_row(st.rows, r),
     },
     "BlockPoolState": {
         "tells": lambda *_: True,
