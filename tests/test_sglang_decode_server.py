@@ -107,3 +107,9 @@ def test_older_releases_have_no_decode_servers_here() -> None:
     (said,) = sent((decodes(NORMAL), []), release="0.5.18")
     assert "from 0.5.19 on" in said["refused"]
     assert NEWEST != "0.5.18"
+
+
+@pytest.mark.engine
+def test_a_decode_server_comes_after_another_server_of_its_process() -> None:
+    for said in sent((config(NORMAL), [turn()]), (decodes(NORMAL, CACHES), USUAL)):
+        assert not {"law", "error", "refused"} & said.keys(), said

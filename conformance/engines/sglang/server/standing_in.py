@@ -459,6 +459,13 @@ ROWS: tuple[StandInRow, ...] = (
             (TRANSFERS, "time", lambda place: clock_of(place.clock), ONE_ORDER, TURNS),
             *((name, "time", lambda place: place.clock, ONE_ORDER, TURNS) for name in (MOONCAKE, DECODE)),
             (
+                MOONCAKE,
+                "get_mooncake_transfer_engine",
+                lambda _: TransferEngine,
+                "it is made with the groups of the first server of a process, if that is a decode server",
+                "as of the engine",
+            ),
+            (
                 TRANSFER_ENGINE,
                 "MooncakeTransferEngine",
                 lambda _: TransferEngine,
