@@ -19,6 +19,7 @@ from conformance.engines.sglang.server import page
 from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.launching import environment_with
+from conformance.engines.sglang.server.network import Network
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import Place, StandInRow, put_in_place
 from conformance.stems.server.served import GOES_ON
@@ -191,7 +192,8 @@ def stood_in(modules: dict[str, set[str]]) -> dict[str, Any]:
         StandInRow("groups", "inner", lambda _: 2, "", "", marked),
         StandInRow("groups", "kind", lambda _: 3, "", "", Releases("kinds")),
     ]
-    put_in_place(Place(fake, lambda _: Socket(), type, ServerClock(int), no_server, CopyDevice()), rows)
+    network = Network(lambda _: no_server())
+    put_in_place(Place(fake, lambda _: Socket(), type, ServerClock(int), no_server, CopyDevice(), network), rows)
     return dict(vars(fake.module("groups")))
 
 

@@ -125,7 +125,9 @@ def _one_more(*choices: LaunchChoice) -> tuple[str, tuple[LaunchChoice, ...]]:
     return ONE_MORE, (*[PLAIN] * (len(choices) // 2), *choices)
 
 
-PRIORITIES = ("priority", "priority")
+PRIORITY = "--enable-priority-scheduling"
+# The choices that let requests have priorities.
+PRIORITIES = (("priority", "priority"), *((ONE_MORE, one.name) for one in RARE if PRIORITY in one.flags))
 BY_PREFIX = (("order", "lpm"), (ONE_MORE, f"order {BY_TREE}"))  # orders by what the tree has of each text
 OTHERS = ("windowed", "full", "sliding", "recurrent")
 LAUNCHES = Launches(
@@ -185,8 +187,12 @@ LAUNCHES = Launches(
         "server.dfs_turn": frozenset(
             pair(SESSIONS, _sessions(count).name, ONE_MORE, f"order {BY_TREE}") for count in (1, 2)
         ),
+        "server.rows_free_at_once": frozenset(pair(MODEL, one.name, DECODE_SERVER, AT_ONCE) for one in RECEIVING),
         "server.order_of_arrived": frozenset(
-            frozenset({(MODEL, one.name), order, PRIORITIES}) for one in RECEIVING for order in BY_PREFIX
+            frozenset({(MODEL, one.name), order, priority})
+            for one in RECEIVING
+            for order in BY_PREFIX
+            for priority in PRIORITIES
         ),
         "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
     },

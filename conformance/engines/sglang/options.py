@@ -23,6 +23,7 @@ SETTINGS = ("srt/server_args.py", "srt/arg_groups/fields/*.py")
 MODULES = (
     *("srt/mem_cache/**/*.py", "srt/managers/schedul*.py", "srt/managers/scheduler_components/*.py"),
     *("srt/managers/*delayer*.py", "srt/managers/cache_controller.py", "srt/model_executor/pool_configurator.py"),
+    *("srt/disaggregation/decode*.py", "srt/disaggregation/common/conn.py"),
 )
 # Pools of single models, and caches and storages of others, none of which a drawn server has.
 ELSEWHERE = re.compile(
@@ -34,17 +35,28 @@ ELSEWHERE = re.compile(
 UNDRAWN: Mapping[str, str] = {
     "It is of more than one process: ranks, and other servers, to which prompts or answers go.": """
         attn_cp_size attn_dp_size base_gpu_id dcp_size disaggregation_bootstrap_port
-        disaggregation_decode_enable_offload_kvcache disaggregation_decode_enable_radix_cache
+        disaggregation_decode_enable_offload_kvcache
         disaggregation_decode_extra_slots disaggregation_decode_host_receive_threshold
-        disaggregation_decode_retraction_backup disaggregation_enable_kv_checksum disaggregation_mode
+        disaggregation_enable_kv_checksum
         disaggregation_transfer_backend dp_size dwdp_size elastic_ep_backend
         enable_dp_attention_local_control_broadcast enable_dynamic_chunking enable_pd_role_switch
         enable_two_batch_overlap encoder_transfer_backend ep_join_mode ep_size language_only moe_a2a_backend
-        moe_dp_size nccl_port nnodes num_reserved_decode_tokens pp_async_batch_depth pp_max_micro_batch_size
+        moe_dp_size nccl_port nnodes pp_async_batch_depth pp_max_micro_batch_size
         pp_size speculative_moe_a2a_backend tp_size DISAGG_STAGING_BUFFER DP_RANK DYNAMIC_CHUNKING_SMOOTH_FACTOR
         ENABLE_COLOCATED_BATCH_GEN ENABLE_DP_SPEC_PREFILL_COORDINATION ENABLE_KV_SHARD_ZERO_SM_GATHER
         ENABLE_METRICS_DP_ATTENTION ENABLE_PP_SPEC NCCL_ALL_GATHER_IN_OVERLAP_SCHEDULER_SYNC_BATCH
         PP_COMM_OVERLAP PP_SKIP_PURE_CHUNKED_OUTPUT_COMM SCHEDULER_SKIP_ALL_GATHER enable_kv_cache_sharding
+        DISAGGREGATION_ALL_CP_RANKS_TRANSFER dist_init_addr enable_cp_tp_group_sharing enable_dsa_cache_layer_split
+        load_balance_method
+    """,
+    "It is of the network between a decode server and its prefill server, which is stood in for.": """
+        DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL DISAGGREGATION_BOOTSTRAP_TIMEOUT
+        DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK DISAGGREGATION_HEARTBEAT_INTERVAL
+        DISAGGREGATION_HEARTBEAT_MAX_FAILURE DISAGGREGATION_THREAD_POOL_SIZE DISAGGREGATION_ZMQ_MAX_SOCKETS
+        DISAGGREGATION_ZMQ_SEND_TIMEOUT disaggregation_ib_device host port
+    """,
+    "Not drawn yet: a decode server that gives out a row when the prompt is computed, and not before.": """
+        disaggregation_decode_allocation_policy
     """,
     "It chooses or configures a cache or a storage that is not of SGLang, or is of one model.": """
         dsv4_attn_backend enable_deepseek_v4_fp4_indexer $FLEXKV_CONFIG_PATH EXPERIMENTAL_ONLINE_C128_MTP
@@ -107,7 +119,8 @@ UNDRAWN: Mapping[str, str] = {
     """,
     "It is of a test of SGLang: it makes something late or fail.": """
         TEST_CRASH_AFTER_STREAM_OUTPUTS TEST_HICACHE_BACKEND_RANDOM_DELAY TEST_HICACHE_BACKEND_RANDOM_FAILURE
-        TEST_HICACHE_H2D_DELAY_CYCLES TEST_SCRIPTED_RUNTIME TEST_STUCK_SCHEDULER_INIT
+        TEST_DISAGG_KV_CHECKSUM_MISMATCH_PROB TEST_HICACHE_H2D_DELAY_CYCLES TEST_SCRIPTED_RUNTIME
+        TEST_STUCK_SCHEDULER_INIT
     """,
     "It is a check of SGLang's own; the law asks the same at each step.": """
         CHECK_KV_PAGE_INVARIANTS DEBUG_MEMORY_POOL ENABLE_STRICT_MEM_CHECK_DURING_BUSY
@@ -119,6 +132,7 @@ UNDRAWN: Mapping[str, str] = {
         prefill_delayer_token_usage_low_watermark linear_replayssm_cache_len PREFILL_DELAYER_DEBUG_LOG
         PREFILL_DELAYER_MAX_PREFILL_BS_WINDOW_SIZE hicache_storage_prefetch_retry_max_attempts
         hicache_storage_prefetch_retry_poll_interval prefill_decode_interval_min_bs uses_mamba_radix_cache
+        DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT HICACHE_DECODE_OFFLOAD_STRIDE
         INIT_NEW_TOKEN_RATIO MIN_NEW_TOKEN_RATIO_FACTOR NEW_TOKEN_RATIO_DECAY_STEPS
         SCHEDULER_RECV_SKIPPER_WEIGHT_DECODE SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT
         SCHEDULER_RECV_SKIPPER_WEIGHT_NONE SCHEDULER_RECV_SKIPPER_WEIGHT_TARGET_VERIFY

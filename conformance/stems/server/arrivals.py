@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from conformance.driver.shadow import FULL, STATES, SWA, Shadow, SlotContent
-from conformance.stems.server.protocol import Backup, Destination, ServedRequest, TransferStep
+from conformance.stems.server.protocol import Destination, RowCopy, ServedRequest, TransferStep
 
 WRITES: Collection[TransferStep] = ("completes", "writes")
 ENDS: Collection[TransferStep] = ("completes", "fails", "writes", "stops")
@@ -47,7 +47,7 @@ class Arrivals:
             self._writes(transfer)
         return True
 
-    def copied(self, backups: Sequence[Backup]) -> None:
+    def copied(self, backups: Sequence[RowCopy]) -> None:
         """What requests had was copied, so that they can go on with it later, or loaded."""
         for one in backups:
             if one.saved:
@@ -70,5 +70,5 @@ class Arrivals:
             self._shadow.write(STATES, [to.state], transfer.prefixes[-1:], transfer.writer)
 
 
-def _pools(one: Backup) -> list[tuple[str, Sequence[int]]]:
+def _pools(one: RowCopy) -> list[tuple[str, Sequence[int]]]:
     return [(FULL, one.slots), (SWA, one.swa_slots), (STATES, [one.state] if one.state else [])]

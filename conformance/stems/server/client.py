@@ -133,7 +133,8 @@ class Client:
     def _does(self, request: int, steps: Sequence[TransferStep], number: int) -> None:
         """The prefill server does one of these things for a request."""
         allowed = lawful_steps(steps, self.exclude)
-        self.avoided[ServerExclusion.LATE_WRITES] += allowed != steps
+        if allowed != steps:
+            self.avoided[ServerExclusion.LATE_WRITES] += 1
         self.do("transfer", request=request, step=allowed[number % len(allowed)])
 
     def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:

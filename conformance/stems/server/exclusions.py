@@ -44,6 +44,8 @@ class ServerExclusion(StrEnum):
     # On a decode server whose steps overlap: a stop token, or a request that is taken back while it decodes. It is
     # computed once more after it has ended, while a transfer may begin into its row.
     TRANSFER_UNDER_PASS = "server.transfer_under_pass"
+    # Decode servers that are told to free rows at once, though a prefill server may write: ``Launches.avoided``.
+    ROWS_FREE_AT_ONCE = "server.rows_free_at_once"
     # On a decode server: a prefill server that has failed, or was told to stop, goes on writing.
     LATE_WRITES = "server.late_writes"
     REBOOTSTRAPPED = "server.rebootstrapped"  # on a decode server: a pause that takes requests off their rows

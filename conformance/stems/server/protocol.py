@@ -61,7 +61,7 @@ class Destination(NamedTuple):
     state: int
 
 
-class Backup(NamedTuple):
+class RowCopy(NamedTuple):
     """The KV cache of a request was copied to memory of its own (``saved``), or back from it. ``copy``: its number.
 
     ``slots``: of its tokens from the first on. ``swa_slots``: those to which they are mapped, 0 where to none; empty in
@@ -123,7 +123,7 @@ class ServerEvent(NamedTuple):
     waiting: Sequence[int] = ()
     wanted: int = 0
     destination: Destination | None = None
-    backups: Sequence[Backup] = ()
+    backups: Sequence[RowCopy] = ()
 
 
 class ServerEngine(Engine, Protocol):

@@ -12,11 +12,11 @@ class ServerClock:
     """Stands for the module ``time``. ``turns``: how many turns the server that runs has made."""
 
     def __init__(self, turns: Callable[[], int]) -> None:
-        self.turns = turns
+        self._turns = turns
 
     def monotonic(self) -> float:
         """Seconds."""
-        return self.turns() * TURN
+        return self._turns() * TURN
 
     time = perf_counter = monotonic
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from conformance.engines.sglang.releases.server_parts import calls
 from conformance.engines.sglang.server.receiving import PrefillServer
-from conformance.stems.server.protocol import Backup, Destination, TransferStep
+from conformance.stems.server.protocol import Destination, RowCopy, TransferStep
 
 ROLE = ("--disaggregation-mode", "decode")  # the launch flag of a decode server
 SAVES, LOADS = "get_cpu_copy", "load_cpu_copy"
@@ -28,7 +28,7 @@ class DecodeSide:
     def __init__(self, scheduler: Any, prefill: PrefillServer) -> None:
         self._scheduler, self.prefill = scheduler, prefill
         self._arriving, self._receiving = scheduler.disagg_decode_prealloc_queue, scheduler.disagg_decode_transfer_queue
-        self._backups: list[Backup] = []
+        self._backups: list[RowCopy] = []
         self._copies: list[Any] = []  # each that was made, so that it is known again
         allocator = scheduler.token_to_kv_pool_allocator
         for name, real in calls(allocator, (SAVES, LOADS)).items():
@@ -49,6 +49,13 @@ class DecodeSide:
             return bool(queues.resume_retracted_reqs())
         queues.queue = [one for one in queues.queue if one.req is request]
         return bool(queues.pop_preallocated()[0])
+
+    @property
+    def puts_off(self) -> bool:
+        """Requests that have ended keep their rows, since the prefill server may still write into them. The release
+        does not check its memory then.
+        """
+        return bool(self._receiving.has_pending_deferred_releases())
 
     # Transfers.
 
@@ -74,7 +81,7 @@ class DecodeSide:
 
     # Copies.
 
-    def backups(self) -> list[Backup]:
+    def backups(self) -> list[RowCopy]:
         """The copies that were made and loaded since the last call."""
         found, self._backups = self._backups, []
         return found
@@ -93,4 +100,11 @@ class DecodeSide:
         number = next((at for at, one in enumerate(self._copies) if one is copy), len(self._copies))
         if number == len(self._copies):
             self._copies.append(copy)
-        self._backups.append(Backup(saves, number, list(slots), [], 0))
+        self._backups.append(RowCopy(saves, number, list(slots), self._swa_slots(slots), 0))
+
+    def _swa_slots(self, slots: Sequence[int]) -> list[int]:
+        """The slots to which these are mapped; none where there is no mapping."""
+        if not self._scheduler.is_hybrid_swa:
+            return []
+        mapping = self._scheduler.token_to_kv_pool_allocator.full_to_swa_index_mapping
+        return [int(mapping[slot]) for slot in slots]

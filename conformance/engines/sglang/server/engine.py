@@ -452,7 +452,7 @@ class SGLangServer:
     def idle_problems(self) -> list[str]:
         """``SchedulerInvariantChecker``, as ``on_idle`` asks it."""
         with self._servers.launcher.within(self._context):
-            if not self.scheduler.is_fully_idle():
+            if not self.scheduler.is_fully_idle() or (self.decodes is not None and self.decodes.puts_off):
                 return []
             leaks, words = self.scheduler.invariant_checker._check_all_pools(
                 self.scheduler.pool_stats_observer.get_pool_stats()

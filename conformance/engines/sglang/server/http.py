@@ -11,10 +11,11 @@ from conformance.stems.server.protocol import TransferStep
 
 CAPACITY = 1 << 20  # of a session, in characters of its text
 LAUNCH = "python -m sglang.launch_server --model-path MODEL"
-# Flags that only make a server small, so that few messages do, and the kernels of a machine without a GPU.
+# Flags that only make a server small, so that few messages do; and for a machine without a GPU, the kernels, and where
+# a decode server copies what it takes off its rows.
 SMALL = (
     *("--page-size", "--max-total-tokens", "--max-mamba-cache-size", "--context-length", "--max-running-requests"),
-    *("--num-reserved-decode-tokens", "--attention-backend"),
+    *("--num-reserved-decode-tokens", "--attention-backend", "--disaggregation-decode-retraction-backup"),
 )
 
 

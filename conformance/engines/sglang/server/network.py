@@ -23,7 +23,7 @@ HOST, PORT = "127.0.0.1", 7001  # of the decode server
 OPTIONS = ("PUSH", "PULL", "MAX_SOCKETS", "IPV6", "LINGER", "SNDTIMEO")  # of sockets
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """The answer to a call by HTTP."""
 
     status_code: int
@@ -70,10 +70,10 @@ class OtherSide(Protocol):
     def hears(self, frames: list[bytes]) -> None:
         """A message of the decode server."""
 
-    def get(self, url: str) -> Answer:
+    def get(self, url: str) -> HttpAnswer:
         """``GET``."""
 
-    def post(self, url: str, body: Any) -> Answer:
+    def post(self, url: str, body: Any) -> HttpAnswer:
         """``POST``."""
 
 
@@ -160,12 +160,9 @@ def _waits(*_: Any) -> bool:
     return False
 
 
-class ThreadClock(ServerClock):
-    """Stands for the module ``time`` where threads wait: the thread stops."""
-
-    def sleep(self, seconds: float) -> None:
-        """The thread stops."""
-        _waits(seconds)
+def clock_of(clock: ServerClock) -> SimpleNamespace:
+    """Stands for the module ``time`` where threads wait: they stop."""
+    return SimpleNamespace(time=clock.time, monotonic=clock.monotonic, sleep=_waits)
 
 
 class ThreadsAtOnce:

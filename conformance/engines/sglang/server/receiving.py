@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlparse
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
-from conformance.engines.sglang.server.network import Answer, Inbox
+from conformance.engines.sglang.server.network import HttpAnswer, Inbox
 from conformance.stems.server.protocol import Destination, TransferStep
 
 ADDRESS, PORT, BOOTSTRAP_PORT = "127.0.0.2", 7002, 8998
@@ -32,7 +32,7 @@ RECURRENT, WINDOW = "mamba", "swa"  # kinds of state, beside the pages of the fu
 
 
 @dataclass
-class Room:
+class TransferRoom:
     """One transfer. ``registered``: the prefill server has taken the request. ``asked``: the message by which the
     decode server has said where it is to write. ``stops``: the decode server has told it to stop; ``generation``: the
     number by which it wants to hear that it did. ``broken``: it cannot say whether it has stopped.
@@ -53,11 +53,11 @@ class PrefillServer:
         self._connections = imported.module(CONNECTIONS)
         known = imported.module(COMMON).PrefillServerInfo.__dataclass_fields__
         self._info = {name: value for name, value in INFO.items() if name in known}
-        self._rooms: dict[int, Room] = {}
+        self._rooms: dict[int, TransferRoom] = {}
 
-    def room(self, number: int) -> Room:
+    def room(self, number: int) -> TransferRoom:
         """The room of this number."""
-        return self._rooms.setdefault(number, Room())
+        return self._rooms.setdefault(number, TransferRoom())
 
     def hears(self, frames: list[bytes]) -> None:
         """A message of the decode server."""
@@ -125,26 +125,26 @@ class PrefillServer:
     def _says(self, number: int, status: bytes) -> None:
         self.inbox.put([str(number).encode(), status, RANK])
 
-    def _acknowledges(self, number: int, room: Room) -> None:
+    def _acknowledges(self, number: int, room: TransferRoom) -> None:
         if room.stops and not room.broken:
             self.inbox.put([ACKNOWLEDGES, str(number).encode(), RANK, *room.generation])
 
-    def get(self, url: str) -> Answer:
+    def get(self, url: str) -> HttpAnswer:
         """``GET``: what the prefill server is, where a process of it listens, and whether it is there."""
         asked = parse_qs(urlparse(url).query)
         if asked.get("target_tp_rank") == ["-1"]:
-            return Answer(200, self._info)
-        return Answer(200, {"rank_ip": ADDRESS, "rank_port": PORT})
+            return HttpAnswer(200, self._info)
+        return HttpAnswer(200, {"rank_ip": ADDRESS, "rank_port": PORT})
 
-    def post(self, url: str, body: Any) -> Answer:
+    def post(self, url: str, body: Any) -> HttpAnswer:
         """``POST``: which of its processes have these rooms; or it computes a text again, for which it has a room."""
         path = urlparse(url).path
         if path == "/generate":
-            return Answer(200, {})
+            return HttpAnswer(200, {})
         if path != "/query_dp_ranks":
             raise EngineError(f"a decode server calls {url}, which nobody answers")
         known = [number for number in body["bootstrap_rooms"] if self.room(number).registered]
-        return Answer(200, {str(number): 0 for number in known})
+        return HttpAnswer(200, {str(number): 0 for number in known})
 
 
 def _slots(pages: Any, page_size: int) -> list[int]:

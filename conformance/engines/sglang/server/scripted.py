@@ -27,7 +27,7 @@ from conformance.engines import registry
 from conformance.engines.sglang.server.histories import NAMES, Histories
 from conformance.stems.host_server.protocol import HostStep
 from conformance.stems.requests.request import token
-from conformance.stems.server.arrivals import WRITES
+from conformance.stems.server.arrivals import ENDS, WRITES
 from conformance.stems.server.protocol import POLL, Destination, ServedRequest, ServerEvent, ServerPass, TransferStep
 
 Text = tuple[int, ...]
@@ -61,9 +61,9 @@ class Server:
         self.said: dict[int, list[int]] = {}  # the text of each session: of its turns that ended well
         self._sent: dict[int, tuple[int, list[int]]] = {}  # of each request its session, and what its client sent
         self._forks: dict[int, int] = {}
+        self._coming: dict[int, tuple[Destination, Text]] = {}  # what a prefill server writes, and where
+        self._kept: dict[int, list[Text]] = {}  # copies of what a request had when it gave its row up
         self._in_flight: deque[Sequence[ServerPass]] = deque(maxlen=2)  # steps without a result, the oldest first
-        self._prompts: dict[int, tuple[Text, Destination]] = {}  # of each transfer, what is written, and where
-        self._saved: dict[int, list[Text]] = {}  # by copy, what a request had when it was taken off its row
         self._histories = Histories()
         self._page_size: int = self.engine.shape["page_size"]
         sys.excepthook = partial(_end_script, self._histories)
@@ -83,18 +83,22 @@ class Server:
         more = {"priority": more.get("priority"), "stop": None if stop is None else token(stop, fork)}
         self.engine.generate(request=request, session=session, tokens=tokens, longest=longest, fork=fork, **more)
 
-    def transfer(self, request: int, step: TransferStep) -> None:
-        """The prefill server of a decode server does something for a request: see ``ServerEngine.transfer``."""
-        self.engine.transfer(request, step)
-        if step in WRITES:
-            text, to = self._prompts[request]
-            for at, slot in enumerate(to.slots[: len(text) - to.start], start=to.start):
-                self.slots[slot] = text[: at + 1]
-                self._histories.note(FULL, slot, f"the prefill server writes token {at} of request {request}")
-
     def open(self, session: int, turns: int | None = None) -> None:
         """A client opens a streaming session."""
         self.engine.open(session, turns)
+
+    def transfer(self, request: int, step: TransferStep) -> None:
+        """The prefill server of a decode server does something for a request (``ServerEngine.transfer``)."""
+        self.engine.transfer(request, step)
+        if step in ENDS:
+            destination, text = self._coming.pop(request)
+            if step in WRITES:
+                self._arrives(request, destination, text)
+
+    def _arrives(self, request: int, destination: Destination, text: Text) -> None:
+        for at, slot in zip(range(destination.start, len(text)), destination.slots, strict=False):
+            self.slots[slot] = text[: at + 1]
+            self._histories.note(FULL, slot, f"the prefill server writes token {at} of the text of request {request}")
 
     def steps(self, times: int = 1) -> None:
         """The server reads its messages, and makes so many steps of its loop."""
@@ -104,13 +108,42 @@ class Server:
                 self._histories.at(event)
                 self._follows_copies()
                 self._follows_owners()
-                self._follows_transfers(event)
+                self._follows_steps(event)
+                self._follows_prefill_server(event)
                 for one in event.passes:
                     self._passes(one)
                 self._follows_sessions(event)
             self._histories.at(event)
             self._follows_copies()
             self._follows_owners()
+
+    def _follows_prefill_server(self, event: ServerEvent) -> None:
+        """Where it will write, and what a request had when it gave its row up."""
+        for copy in event.backups:
+            if copy.saved:
+                self._kept[copy.copy] = [self.slots.get(slot, ()) for slot in copy.slots]
+            else:
+                self.slots.update(zip(copy.slots, self._kept[copy.copy], strict=False))
+        for request, known in event.requests.items() if event.destination is not None else ():
+            assert event.destination is not None
+            self._coming[request] = event.destination, (*known.tokens, *known.sampled)
+            self._is_told(request, event.destination)
+
+    def _follows_steps(self, event: ServerEvent) -> None:
+        """Which forward passes may still write."""
+        if event.kind == "resulted" and self._in_flight:
+            self._in_flight.popleft()
+        elif event.kind == "passed":
+            self._in_flight.append(event.passes)
+
+    def _is_told(self, request: int, to: Destination) -> None:
+        """Raises ``AssertionError`` where a step in flight writes what the prefill server of a request may write."""
+        told = {slot: at for at, slot in enumerate(to.slots, start=to.start)}
+        for one in (one for step in self._in_flight for one in step):
+            for slot in told.keys() & {*one.slots}:
+                wrong = f"the prefill server may write token {told[slot]} of request {request} into KV slot {slot} now"
+                what = f"{wrong}; the step in flight still writes a token of request {one.request} there"
+                self._right(False, what, FULL, slot)
 
     def copies_end(self, stores: bool, count: int = 1) -> None:
         """So many copies between device and host memory are done, in their order. ``stores``: those to the host."""
@@ -151,31 +184,6 @@ class Server:
                 held.update(zip(places, self.on_host.get((copy.pool, slot), [()] * size), strict=True))
                 for place in places if copy.pool in NAMES else ():
                     self._histories.note(copy.pool, place, f"slot {slot} of host memory is loaded into it")
-
-    def _follows_transfers(self, event: ServerEvent) -> None:
-        if event.kind == "resulted" and self._in_flight:
-            self._in_flight.popleft()
-        elif event.kind == "passed":
-            self._in_flight.append(event.passes)
-        for copy in event.backups:
-            held = self._saved.setdefault(copy.copy, []) if copy.saved else self._saved[copy.copy]
-            if copy.saved:
-                held[:] = [self.slots.get(slot, ()) for slot in copy.slots]
-            else:
-                self.slots.update(zip(copy.slots, held, strict=False))
-        if event.destination is not None:
-            for request, known in event.requests.items():
-                self._prompts[request] = ((*known.tokens, *known.sampled), event.destination)
-                self._is_told(request, event.destination)
-
-    def _is_told(self, request: int, to: Destination) -> None:
-        """Raises ``AssertionError`` where a step in flight writes what the prefill server of a request may write now."""
-        told = {slot: at for at, slot in enumerate(to.slots, start=to.start)}
-        for one in (one for step in self._in_flight for one in step):
-            for slot in told.keys() & {*one.slots}:
-                wrong = f"the prefill server may write token {told[slot]} of request {request} into KV slot {slot} now"
-                what = f"{wrong}; the step in flight still writes a token of request {one.request} there"
-                self._right(False, what, FULL, slot)
 
     def _follows_sessions(self, event: ServerEvent) -> None:
         if event.kind == "closed":

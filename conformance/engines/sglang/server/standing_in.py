@@ -35,7 +35,7 @@ from conformance.engines.sglang.releases.server_parts import (
 from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.drafting import Drafts, worker_class
-from conformance.engines.sglang.server.network import FUTURES, HOST, Network, ThreadClock, TransferEngine, beside_of
+from conformance.engines.sglang.server.network import FUTURES, HOST, Network, TransferEngine, beside_of, clock_of
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 from conformance.engines.sglang.server.storing import PageHashes, StorageQueue, threading_of
 from conformance.engines.sglang.server.watching import DECODE, DECODES
@@ -456,7 +456,7 @@ ROWS: tuple[StandInRow, ...] = (
             ),
             (MOONCAKE, "threading", lambda place: place.network.threading_of(threading), ONE_ORDER, BETWEEN_TURNS),
             (TRANSFERS, "concurrent", lambda _: FUTURES, ONE_ORDER, "what a pool of threads is given is done at once"),
-            (TRANSFERS, "time", lambda place: ThreadClock(place.clock.turns), ONE_ORDER, TURNS),
+            (TRANSFERS, "time", lambda place: clock_of(place.clock), ONE_ORDER, TURNS),
             *((name, "time", lambda place: place.clock, ONE_ORDER, TURNS) for name in (MOONCAKE, DECODE)),
             (
                 TRANSFER_ENGINE,
