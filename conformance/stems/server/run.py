@@ -127,7 +127,7 @@ class ServerRun(ServedClients):
     def takes(self, event: ServerEvent) -> None:
         """Explains an event."""
         self.cache.follow_tracks()
-        self.transfers.arrivals.copied(event.backups)
+        self.transfers.copied(event.backups)
         self.economy.happens(event.kind, self.seen.tree)
         if event.kind == POLL:
             self._polls(event)
@@ -200,15 +200,11 @@ class ServerRun(ServedClients):
         for request, known in event.requests.items():
             asked, upto = self.calls.requests[request], self.calls.view(request).lengths.allocated
             self.calls.passes.begin(request, asked, known.prefix)
-            restored = request in self.calls.retracted  # from a copy, which is loaded in the order of the passes
             if is_windowed(self.engine.shape):
                 self.calls.explain_tail(request, asked, known.prefix, upto)
-                if restored:
-                    self.cache.flights.ended_but(0)
-                    self.cache.has_come(self.calls.row_of[request])
             else:  # the law has rows with tails where there is a window
                 self.calls.explain_begin(request, asked, known.prefix)
-                self.calls.grow("extend" if restored else "extend_elsewhere", request, upto)
+                self.calls.grow("extend_elsewhere", request, upto)
         self.cache.follow()  # nothing is judged before the server goes on
 
     def _transfer_begun(self, event: ServerEvent) -> None:

@@ -16,7 +16,10 @@ from conformance.driver.shadow import Shadow
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.requests.calls import RequestCalls
 from conformance.stems.server.arrivals import Arrivals
-from conformance.stems.server.protocol import TRANSFER, ServerEvent, TransferStep
+from conformance.stems.server.protocol import TRANSFER, RowCopy, ServerEvent, TransferStep
+from spec.cache_state import UNFILLED
+from spec.pool import held
+from spec.session_trim_state import full_pool
 
 PATIENCE = 100  # so many turns after it was told to stop, or has failed, a prefill server writes no more
 
@@ -85,6 +88,24 @@ class TransferCalls:
                 self._does(request, "writes")
 
     # What the server tells.
+
+    def copied(self, backups: Sequence[RowCopy]) -> None:
+        """What requests had was copied, or came back into their rows."""
+        self.arrivals.copied(backups)
+        for one in backups:
+            if not one.saved:
+                self._came_back(one)
+
+    def _came_back(self, copy: RowCopy) -> None:
+        """A row has what its request had before it gave a row up. The server loads it in the order of the passes, so
+        that those in flight are done before.
+        """
+        cache, pool = self._run.cache, full_pool(self._run.cache.rows)
+        pages = {slot // self._run.calls.page_size for slot in copy.slots}
+        for row in {pool.owner(page) for page in pages if held(pool, page)}:
+            if cache.law.state.awaits(row) == UNFILLED:
+                cache.flights.ended_but(0)
+                cache.has_come(row)
 
     def asked(self, event: ServerEvent) -> None:
         """The prefill server has heard where to write."""
