@@ -1,4 +1,4 @@
-"""Scripts of decode servers of SGLang: they end where a prompt may be written under a step in flight."""
+"""Scripts of decode servers of SGLang end where a prompt may be written under a step in flight, and else go on."""
 
 from __future__ import annotations
 
