@@ -4,6 +4,7 @@ second call goes on. Edits of real releases are judged by the command alone, sin
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import greenlet
 import pytest
 from harmless import KINDS, edited, harmless, texts
 from reverts.revert import NotRevertable
@@ -143,6 +145,45 @@ def test_lines_are_measured_in_the_operations_and_not_at_the_import(
     reached = edits.driven_lines(TOY, lines)
     assert lines_with(TOY, "pages = list(dict.fromkeys(", "slots.append(slot)") <= reached
     assert not lines_with(TOY, "fragile = False", "def free(", "self.leaks = leaks and") & reached
+
+
+WAITS = """
+def wait(switch):
+    before = 1
+    switch()
+    after = 2
+
+
+def work(switch):
+    wait(switch)
+    last = 3
+"""
+
+
+def test_lines_of_a_loop_that_waits_in_a_greenlet_are_those_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, lines_above in (("waits_below", 0), ("waits_above", 20)):
+        (tmp_path / f"{name}.py").write_text("\n" * lines_above + WAITS)
+    monkeypatch.syspath_prepend(tmp_path)
+    loops = [greenlet.greenlet(importlib.import_module(name).work) for name in ("waits_below", "waits_above")]
+    run = greenlet.getcurrent()
+
+    def wait() -> None:
+        """As in a server: the switch is in a file that is not measured."""
+        run.switch()
+
+    measured = driven.measuring(tmp_path)
+    measured.start()
+    try:
+        for _ in range(2):
+            for loop in loops:
+                loop.switch(wait)
+    finally:
+        measured.stop()
+    data = measured.get_data()
+    found = {Path(file).stem: sorted(data.lines(file) or ()) for file in data.measured_files()}
+    assert found == {"waits_below": [3, 4, 5, 9, 10], "waits_above": [23, 24, 25, 29, 30]}
 
 
 @pytest.mark.engine

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from driven import NEWEST, driven, have
 
+from conformance.engines.sglang.driving.windows import Windows
+
 NO_RUST = "sglang 0.5.18 has no Rust core of its tree"
 START = """
     import json, sys
@@ -118,3 +120,7 @@ def test_a_core_that_forgets_a_release_disagrees_with_the_other() -> None:
     (said,) = driven(NEWEST, START + BROKEN, str(have(NEWEST)))
     assert str(said).startswith("cores_agree: snapshot: rust has node [1, 2]")
     assert "python has" in str(said)
+
+
+def test_a_lock_whose_node_has_left_the_tree_ends_nowhere() -> None:
+    assert Windows(4).tops(object(), []) == []

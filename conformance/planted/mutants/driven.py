@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance.driver.collector import collect_rarely
 from conformance.driver.protocol import EngineError, Json
@@ -26,6 +27,9 @@ from conformance.stems.found import servers
 from conformance.stems.machine import Sink
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
+
+if TYPE_CHECKING:
+    from coverage import Coverage
 
 RUNS, RUNS_OF_SERVERS = 40, 10  # drawn runs of each stem, and at most of whole servers, which take seconds each
 SEED = 0
@@ -81,14 +85,12 @@ def executed(loaded: registry.Loaded, runs: int) -> dict[str, list[int]]:
     A run goes on past what breaks a law, as it does in ``slotproof check --base``. Of a kept trace for which the
     release can have no verdict, the part before is counted.
     """
-    from coverage import Coverage
-
     kept = [one.trace for one in trace_files.every() if one.trace.stem in loaded.makers]
     for trace in kept:
         with suppress(Exception):  # a configuration that the release does not have; only imports are wanted here
             loaded.makers[trace.stem](trace.config)
     root = loaded.roots[0].resolve()
-    measured = Coverage(data_file=None, config_file=False, source=[str(root)])
+    measured = measuring(root)
     measured.start()
     try:
         for trace in kept:
@@ -101,6 +103,17 @@ def executed(loaded: registry.Loaded, runs: int) -> dict[str, list[int]]:
     data = measured.get_data()
     found = {Path(file).relative_to(root).as_posix(): data.lines(file) for file in data.measured_files()}
     return {file: sorted(lines) for file, lines in sorted(found.items()) if lines}
+
+
+def measuring(root: Path) -> Coverage:
+    """What measures the executed lines of files below ``root``. A server's loop waits in a greenlet, and coverage must
+    know of it: else it counts lines of one file as those of another. The switches are in files of Slotproof, since
+    coverage sees them at the next call or return.
+    """
+    from coverage import Coverage
+
+    waiting = ["greenlet"] if find_spec("greenlet") else []
+    return Coverage(data_file=None, config_file=False, source=[str(root)], concurrency=["thread", *waiting])
 
 
 def _draw(stem: str, make: Callable[[Json], Any], runs: int) -> None:

@@ -408,7 +408,7 @@ class DrivenCache:
         token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
         if token is not None and self.memory.ran.get("core") == cores.RUST:
-            tops = [self.windows.top(records.receipt(holder), nodes)]
+            tops = self.windows.tops(records.receipt(holder), nodes)
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
 
     def _states(self, tree: LockRefSnapshot) -> MambaSlotsSnapshot:

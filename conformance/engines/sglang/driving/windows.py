@@ -19,15 +19,19 @@ class Windows:
         self.window = window
         self._first: list[tuple[Any, int]] = []  # a receipt of a lock, and the first token that the lock holds
 
-    def top(self, receipt: Any, path: Sequence[TreeNode]) -> TreeNode:
-        """The node at which a lock ends. ``path``: from the locked node up to the child of the root."""
+    def tops(self, receipt: Any, path: Sequence[TreeNode]) -> list[TreeNode]:
+        """The node at which a lock ends, alone; none where the locked node has left the tree. ``path``: from the locked
+        node up to the child of the root.
+        """
+        if not path:
+            return []
         begins = [sum(len(node.key) for node in path[i + 1 :]) for i in range(len(path))]
         first = next((token for known, token in self._first if known is receipt), None)
         if first is None:
             full = (begin for begin in begins if begins[0] + len(path[0].key) - begin >= self.window)
             first = next(full, 0)
             self._first.append((receipt, first))
-        return next(node for node, begin in zip(path, begins, strict=True) if begin <= first)
+        return [next(node for node, begin in zip(path, begins, strict=True) if begin <= first)]
 
     def forget(self, held: Sequence[Any]) -> None:
         """Only these receipts are held now."""

@@ -181,5 +181,5 @@ class ServerReader:
         mark = records.window_token(holder)
         tops = nodes[-1:] if mark is None else [n for n in nodes if n.mark == mark]
         if mark is not None and self.ran.get("core") == cores.RUST:
-            tops = [self._windows.top(records.receipt(holder), nodes)]
+            tops = self._windows.tops(records.receipt(holder), nodes)
         return LockHold(self._tree.number(node), self._tree.number(tops[0].handle) if tops else -1, text(nodes), state)
