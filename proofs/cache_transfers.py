@@ -13,11 +13,13 @@ from spec import cache
 from spec import cache_transfers as law
 from spec.cache_flight import begun, over, used_by
 from spec.cache_state import FILLED, UNFILLED, CacheState
+from spec.contents import UNWRITTEN
 from spec.in_flight import WRITES
 from spec.lengths import Length
-from spec.logic import Number, Seq, Step, Truth, but
+from spec.logic import Number, Seq, Step, Truth, but, no
 from spec.mamba_slots_state import FIRST, OWN
-from spec.session_trim_state import RUNNING
+from spec.pool import held
+from spec.session_trim_state import RUNNING, full_pool
 
 AWAITS = "the row awaits no transfer of what was computed elsewhere"
 AWAITED = "the row awaits a transfer, and none is under way"
@@ -119,6 +121,14 @@ def counts_as_done(st: CacheState, row: Number, job: Number) -> Step[CacheState]
 def arrives_without_contents(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
     """A transfer counts as done, and has written nothing."""
     return altered(law.arrive(st, row, job), contents=st.contents)
+
+
+def arrives_and_clears(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer is done, and wrote over what stood in free pages."""
+    step, full = law.arrive(st, row, job), full_pool(st.rows)
+    places = [(p, o) for p in full.pages.items() for o in full.offsets.items()]
+    cleared = step.then.contents.full.where(lambda p, _: no(held(full, p)), UNWRITTEN, lambda: places)
+    return altered(step, contents=but(step.then.contents, full=cleared))
 
 
 def arrives_and_is_awaited(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
@@ -249,6 +259,13 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
         Mutant("counts_as_done", "fall_short", "own_pages_hold_own_text", counts_as_done),
         Mutant("arrives_without_contents", "arrive", "own_pages_hold_own_text", arrives_without_contents),
         Mutant("arrives_and_is_awaited", "arrive", "row_is_filled", arrives_and_is_awaited),
+        Mutant(
+            "arrives_and_clears",
+            "arrive",
+            "only_the_row_is_written",
+            arrives_and_clears,
+            _by("arrive", f"admit extend finish free_rest {RECEIVING}"),
+        ),
         Mutant("fails_as_if_done", "fall_short", "row_awaits_a_transfer", fails_as_if_done),
         Mutant(
             "forgets_that_nothing_came",

@@ -666,6 +666,7 @@ stem.change(only=("receive",))(cache_transfers.transfer_begins)
 stem.change(only=("receive",))(cache_transfers.transfer_uses_own_pages)
 stem.change(only=("arrive", "fall_short"))(cache_transfers.transfer_is_over)
 stem.change(only=("arrive",))(cache_transfers.row_is_filled)
+stem.change(only=("arrive",))(cache_transfers.only_the_row_is_written)
 stem.change(only=(*WAITS, "fall_short"))(cache_transfers.row_awaits_a_transfer)
 stem.change(only=("extend_elsewhere",))(cache_transfers.nothing_was_computed)
 stem.change(only=("insert_leaf", "revive_tombstone", "revive_in_place", "save"))(

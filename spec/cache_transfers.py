@@ -29,9 +29,9 @@ from spec.cache_state import FILLED, UNFILLED, CacheState
 from spec.cache_theorems import each_token
 from spec.in_flight import NO_JOB, PASS, WRITES, flying, uses
 from spec.lengths import at_most, covers, same
-from spec.logic import Number, Requirement, Set, Step, Truth, but, implies, no, requires
+from spec.logic import Map, Number, Requirement, Set, Step, Truth, but, implies, no, requires
 from spec.mamba_slots_state import ABSENT, OWN
-from spec.pool import PADDING, held
+from spec.pool import PADDING, Pool, held
 from spec.session_trim_state import (
     IDLE,
     LEAVING,
@@ -254,6 +254,22 @@ def row_is_filled(was: CacheState, now: CacheState, row: Number) -> Truth:
         state_isolation.is_after(now, slot, row, committed(was.rows, row)),
     )
     return (now.awaits(row) == FILLED) & each_token(was, there) & state
+
+
+def only_the_row_is_written(was: CacheState, now: CacheState, row: Number) -> Truth:
+    """A transfer writes the committed tokens of the pages that its row owns. Every other slot of both pools holds what
+    it held.
+    """
+    to, before, after = committed(was.rows, row), was.contents, now.contents
+
+    def rest(pool: Pool, old: Map, new: Map) -> Truth:
+        def own(p: Number, o: Number) -> Truth:
+            return held(pool, p) & (pool.owner(p) == row) & covers(to, pool.index(p), o)
+
+        return pool.pages.all(lambda p: pool.offsets.all(lambda o: own(p, o) | (new(p, o) == old(p, o))))
+
+    full, swa = full_pool(was.rows), swa_pool(was.rows)
+    return rest(full, before.full, after.full) & rest(swa, before.swa, after.swa)
 
 
 def row_awaits_a_transfer(_: CacheState, now: CacheState, row: Number) -> Truth:

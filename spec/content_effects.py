@@ -9,7 +9,7 @@ from spec.cache_state import FILLED, CacheState
 from spec.cache_theorems import each_token
 from spec.contents import UNWRITTEN
 from spec.lengths import Length, at_most, covers, formed
-from spec.logic import Number, Truth, implies, no
+from spec.logic import Number, Truth, implies, ite, no
 from spec.mamba_slots_state import ABSENT, HELD, OWN, is_node
 from spec.session_trim_state import RUNNING, allocated, committed, full_pool
 from spec.state_isolation import holds_state, last, row_text
@@ -71,15 +71,16 @@ def track_gets_the_state_at_the_boundary(
     was: CacheState, now: CacheState, request: Number, track: Number, upto: Length
 ) -> Truth:
     """The slot of the track buffer holds the state after the tokens up to the boundary, of the request's own text. The
-    row runs, and its computed tokens reach the boundary. The request's own state, and what others have, are not written
-    (SGLang ``mamba_track_seqlens``).
+    row runs, and its computed tokens reach the boundary; it awaits no transfer. The request's own state, and what
+    others have, are not written (SGLang ``mamba_track_seqlens``).
     """
     row, slot = was.carrier(request) - 1, was.states.table(request, track)
     reached = formed(upto, full_pool(was.rows).page_size) & at_most(upto, committed(was.rows, row))
     end = last(was, upto)
     prefix = row_text(was, row, end)
     others = was.states.slots.all(lambda s: (s == slot) | holds_what_it_held(was, now, s))
-    there = (track != OWN) & (slot != ABSENT) & (was.rows.phase(row) == RUNNING) & reached
+    runs = (was.rows.phase(row) == RUNNING) & (was.awaits(row) == FILLED)
+    there = (track != OWN) & (slot != ABSENT) & runs & reached
     return there & holds_state(now, slot, prefix, end) & others
 
 
@@ -96,8 +97,12 @@ def request_begins_with_its_state(
     end = last(was, committed(was.rows, row))
     brought = arrives | (end.pages < 0) | (was.states.table(request, OWN) == slot)
     others = was.states.slots.all(lambda s: (s == slot) | holds_what_it_held(was, now, s))
-    has = holds_state(now, slot, row_text(was, row, end), end)
-    return (slot != ABSENT) & brought & ((was.awaits(row) != FILLED) | has) & others
+    has = ite(
+        was.awaits(row) == FILLED,
+        holds_state(now, slot, row_text(was, row, end), end),
+        holds_what_it_held(was, now, slot),
+    )
+    return (slot != ABSENT) & brought & has & others
 
 
 def session_goes_on_from_an_earlier_state(was: CacheState, now: CacheState, session: Number, source: Number) -> Truth:
