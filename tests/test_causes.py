@@ -163,6 +163,7 @@ ENDS = {
     "rejected_turn_keeps_session": "session_id='1' already has a slot",
     "retracted_turn_is_saved": "request 1 goes on after 8 tokens of its text",
     "slow_storage_stops_server": "RuntimeError: Out of memory. Try to lower your batch size.",
+    "transfer_under_pass": "into KV slot 8 now; the step in flight still writes a token of request 0 there",
     "turn_counts_draft_slot": "request 1 goes on after 4 tokens of its text",
     "waiting_turn_keeps_state_copy": "request 33 computes token 12 of its text on a state after 4 tokens",
 }

@@ -27,6 +27,9 @@ EVENTS = {  # of ``ServerEvent``; what is not here is no news
     "states_begun": "states for a batch",
     "loaded_back": "load from host memory",
     "tracks": "track buffers",
+    "preallocated": "slots for a transfer",
+    "transfer_begun": "send_metadata",
+    "transfer_ended": "end of the transfer",
 }
 Owners = Mapping[int, str]
 

@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 from conformance.driver.protocol import Json
 from conformance.engines.sglang.server.tokens import as_json
+from conformance.stems.server.protocol import TransferStep
 
 CAPACITY = 1 << 20  # of a session, in characters of its text
 LAUNCH = "python -m sglang.launch_server --model-path MODEL"
-# Flags that only make a server small, so that few messages do, and the kernels of a machine without a GPU.
+# Flags that only make a server small, so that few messages do; and for a machine without a GPU, the kernels, and where
+# a decode server copies what it takes off its rows.
 SMALL = (
     *("--page-size", "--max-total-tokens", "--max-mamba-cache-size", "--context-length", "--max-running-requests"),
-    "--attention-backend",
+    *("--num-reserved-decode-tokens", "--attention-backend", "--disaggregation-decode-retraction-backup"),
 )
 
 
@@ -77,10 +79,21 @@ CALLS: dict[str, tuple[str, Callable[[Json], Json]]] = {
     "release_memory": ("release_memory_occupation", lambda _: {}),
     "resume_memory": ("resume_memory_occupation", lambda _: {}),
 }
+# What the prefill server of a decode server does for a request, by ``TransferStep``.
+PREFILLS: dict[TransferStep, str] = {
+    "registers": "request {} is sent to a prefill server, too, with the same bootstrap_host and bootstrap_room",
+    "completes": "the prefill server has written the prompt of request {}, and says so",
+    "fails": "the prefill server says that it failed with request {}, and writes no more",
+    "breaks": "the prefill server says that it failed with request {}, and a write goes on",
+    "writes": "the prefill server has written the prompt of request {}, late",
+    "stops": "the prefill server has stopped, and has not written the prompt of request {}",
+}
 
 
 def call(step: Json) -> str:
-    """One step of a run: a call, or how far the server goes before the next one."""
+    """One step of a run: a call, what a prefill server does, or how far the server goes before the next one."""
+    if step["op"] == "transfer":
+        return f"# {PREFILLS[step['step']].format(step['request'])}"
     if step["op"] == "turn":
         times = step.get("times", 1)
         return f"# the server makes {times} step{'s' if times > 1 else ''}"

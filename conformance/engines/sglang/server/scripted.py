@@ -5,6 +5,9 @@ and notes what each forward pass computes: the text whose KV cache is in each sl
 recurrent state is. A pass that reads anything else than its own text ends the script with an ``AssertionError``, and so
 does a turn whose input is not what its session's turns have said, and then its client. Before the error the script
 tells what happened to the KV slot or the state that was read, or what the server did last.
+
+A decode server tells its prefill server where to write a prompt. Nothing says when that is written, so the script also
+ends where a step in flight still writes one of these KV slots.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 import os
 import sys
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
@@ -59,6 +63,7 @@ class Server:
         self._forks: dict[int, int] = {}
         self._coming: dict[int, tuple[Destination, Text]] = {}  # what a prefill server writes, and where
         self._kept: dict[int, list[Text]] = {}  # copies of what a request had when it gave its row up
+        self._in_flight: deque[Sequence[ServerPass]] = deque(maxlen=2)  # steps without a result, the oldest first
         self._histories = Histories()
         self._page_size: int = self.engine.shape["page_size"]
         sys.excepthook = partial(_end_script, self._histories)
@@ -103,6 +108,7 @@ class Server:
                 self._histories.at(event)
                 self._follows_copies()
                 self._follows_owners()
+                self._follows_steps(event)
                 self._follows_prefill_server(event)
                 for one in event.passes:
                     self._passes(one)
@@ -121,6 +127,23 @@ class Server:
         for request, known in event.requests.items() if event.destination is not None else ():
             assert event.destination is not None
             self._coming[request] = event.destination, (*known.tokens, *known.sampled)
+            self._is_told(request, event.destination)
+
+    def _follows_steps(self, event: ServerEvent) -> None:
+        """Which forward passes may still write."""
+        if event.kind == "resulted" and self._in_flight:
+            self._in_flight.popleft()
+        elif event.kind == "passed":
+            self._in_flight.append(event.passes)
+
+    def _is_told(self, request: int, to: Destination) -> None:
+        """Raises ``AssertionError`` where a step in flight writes what the prefill server of a request may write."""
+        told = {slot: at for at, slot in enumerate(to.slots, start=to.start)}
+        for one in (one for step in self._in_flight for one in step):
+            for slot in told.keys() & {*one.slots}:
+                wrong = f"the prefill server may write token {told[slot]} of request {request} into KV slot {slot} now"
+                what = f"{wrong}; the step in flight still writes a token of request {one.request} there"
+                self._right(False, what, FULL, slot)
 
     def copies_end(self, stores: bool, count: int = 1) -> None:
         """So many copies between device and host memory are done, in their order. ``stores``: those to the host."""
