@@ -150,6 +150,7 @@ def test_the_script_of_a_page_shows_the_cause(cause: Cause) -> None:
 # What the program of a page ends with.
 ENDS = {
     "admission_counts_no_states": "Not enough space for mamba ping pong idx",
+    "arrived_prompt_is_matched_again": "Trying to create tensor with negative dimension -1: [-1]",
     "cancelled_turn_is_saved": "request 3: its input is [1, 1001, 5, 6, 7, 8, 3005], not [1, 1001, 3005]",
     "chunk_ends_inside_page": "request 2 computes token 8 of its text on a state after 9 tokens of another text",
     "empty_turn_cuts_session": "a reused row must carry allocated KV",

@@ -7,6 +7,7 @@ from driven import NEWEST
 from test_sglang_server import NORMAL, asks, config, sent, turn
 
 from conformance.driver.protocol import Json
+from conformance.engines.sglang.launches import BY_PREFIX, ORDERS
 
 RESERVES, CACHES = ("--num-reserved-decode-tokens", "2"), "--disaggregation-decode-enable-radix-cache"
 POOL = ("--max-total-tokens", "32", "--context-length", "24")
@@ -100,6 +101,29 @@ def test_up_to_0_5_20_a_row_is_free_at_once() -> None:
     for release in ("0.5.19", "0.5.20"):
         (said,) = sent((decodes(NORMAL, CACHES), LATE), release=release)
         assert said["law"] == "reads_own_content", (release, said)
+
+
+# A prompt that is sent twice, where the whole of it and the first token of its answer are in the tree.
+TWICE = [
+    *(*comes(0, 2, 2), prefill(0, "completes"), turn(3)),
+    *(*comes(1, 2, 2), prefill(1, "completes"), turn(2)),
+]
+
+
+@pytest.mark.engine
+def test_runs_avoid_each_order_in_which_prompts_that_have_come_are_matched_again() -> None:
+    orders, ranked = ("lpm", "fcfs", *ORDERS), "--enable-priority-scheduling"
+    stopped = {
+        order
+        for order, said in zip(
+            orders, sent(*((decodes(CACHES, ranked, "--schedule-policy", one), TWICE) for one in orders)), strict=True
+        )
+        if said.get("law")
+    }
+    assert stopped == {name.removeprefix("order ") for _, name in BY_PREFIX}
+    for kind in ((CACHES, "--schedule-policy", "lpm"), (*ON_TENSORS, ranked, "--schedule-policy", "lpm")):
+        (said,) = sent((decodes(*kind), TWICE))
+        assert not {"law", "error", "refused"} & said.keys(), said
 
 
 @pytest.mark.engine

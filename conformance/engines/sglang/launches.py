@@ -128,7 +128,8 @@ def _one_more(*choices: LaunchChoice) -> tuple[str, tuple[LaunchChoice, ...]]:
 PRIORITY = "--enable-priority-scheduling"
 # The choices that let requests have priorities.
 PRIORITIES = (("priority", "priority"), *((ONE_MORE, one.name) for one in RARE if PRIORITY in one.flags))
-BY_PREFIX = (("order", "lpm"), (ONE_MORE, f"order {BY_TREE}"))  # orders by what the tree has of each text
+# Orders by what the tree has of each text.
+BY_PREFIX = (("order", "lpm"), *((ONE_MORE, f"order {name}") for name in (BY_TREE, "hrrn", "shortest-prefill-first")))
 OTHERS = ("windowed", "full", "sliding", "recurrent")
 LAUNCHES = Launches(
     models=(*map(LaunchChoice, OTHERS), TRACKED, *RECEIVING),
@@ -190,8 +191,9 @@ LAUNCHES = Launches(
         ),
         "server.rows_free_at_once": frozenset(pair(MODEL, one.name, DECODE_SERVER, AT_ONCE) for one in RECEIVING),
         "server.order_of_arrived": frozenset(
-            frozenset({(MODEL, one.name), order, priority})
-            for one in RECEIVING
+            frozenset({(DECODE_SERVER, one.name), order, priority})
+            for one in RECEIVES
+            if CACHES in one.flags
             for order in BY_PREFIX
             for priority in PRIORITIES
         ),

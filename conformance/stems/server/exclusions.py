@@ -39,7 +39,8 @@ class ServerExclusion(StrEnum):
     # On a decode server: a request that gave its row up waits for a batch while a prompt has come for another one. The
     # client takes it back.
     RETRACTED_BEHIND_ARRIVED = "server.retracted_behind_arrived"
-    # On a decode server with priorities: the waiting queue in the order of the tree: ``Launches.avoided``.
+    # On a decode server with a cache and priorities: the waiting queue in an order that looks into the tree:
+    # ``Launches.avoided``.
     ORDER_OF_ARRIVED = "server.order_of_arrived"
     # Decode servers whose steps overlap: ``Launches.avoided``. A request that has ended is computed once more, while a
     # transfer may begin into its slots.
