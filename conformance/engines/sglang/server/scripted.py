@@ -7,7 +7,8 @@ does a turn whose input is not what its session's turns have said, and then its 
 tells what happened to the KV slot or the state that was read, or what the server did last.
 
 A decode server tells its prefill server where to write a prompt. Nothing says when that is written, so the script also
-ends where a step in flight still writes one of these KV slots.
+ends where a step in flight still writes one of these KV slots. It ends, too, where a decode server computes nothing,
+though neither its prefill server nor a client has to do anything first.
 """
 
 from __future__ import annotations
@@ -28,7 +29,17 @@ from conformance.engines.sglang.server.histories import NAMES, Histories
 from conformance.stems.host_server.protocol import HostStep
 from conformance.stems.requests.request import token
 from conformance.stems.server.arrivals import ENDS, WRITES
-from conformance.stems.server.protocol import POLL, Destination, ServedRequest, ServerEvent, ServerPass, TransferStep
+from conformance.stems.server.protocol import (
+    POLL,
+    TRANSFER,
+    Destination,
+    Pause,
+    ServedRequest,
+    ServerEvent,
+    ServerPass,
+    TransferStep,
+)
+from conformance.stems.server.run import STILL
 
 Text = tuple[int, ...]
 WITH_HOST = "--enable-hierarchical-cache"  # the launch flag of a server with host memory
@@ -63,6 +74,8 @@ class Server:
         self._forks: dict[int, int] = {}
         self._coming: dict[int, tuple[Destination, Text]] = {}  # what a prefill server writes, and where
         self._kept: dict[int, list[Text]] = {}  # copies of what a request had when it gave its row up
+        self._paused = False
+        self._still = 0  # steps of the loop since something was computed
         self._in_flight: deque[Sequence[ServerPass]] = deque(maxlen=2)  # steps without a result, the oldest first
         self._histories = Histories()
         self._page_size: int = self.engine.shape["page_size"]
@@ -86,6 +99,16 @@ class Server:
     def open(self, session: int, turns: int | None = None) -> None:
         """A client opens a streaming session."""
         self.engine.open(session, turns)
+
+    def pause(self, mode: Pause) -> None:
+        """A client has the server compute nothing until it is told to go on."""
+        self.engine.pause(mode)
+        self._paused = True
+
+    def resume(self) -> None:
+        """A client has a paused server go on."""
+        self.engine.resume()
+        self._paused = False
 
     def transfer(self, request: int, step: TransferStep) -> None:
         """The prefill server of a decode server does something for a request (``ServerEngine.transfer``)."""
@@ -116,6 +139,21 @@ class Server:
             self._histories.at(event)
             self._follows_copies()
             self._follows_owners()
+            self._serves(event)
+
+    def _serves(self, event: ServerEvent) -> None:
+        """Raises ``AssertionError`` where a decode server has computed nothing for long, and neither the prefill server
+        nor a client has to do anything first.
+        """
+        if TRANSFER in self.engine.lacks:
+            return
+        known = event.requests
+        others = self._paused or any(self.engine.transfer_steps(request) for request in known)
+        ending = any(one.sent is not None for one in known.values())
+        idles = known and not (event.batch or others or ending)
+        self._still = self._still + 1 if idles else 0
+        first = next(iter(event.waiting or known), None)
+        assert self._still < STILL, f"request {first} waits: in {STILL} steps of its loop the server computed nothing"
 
     def _follows_prefill_server(self, event: ServerEvent) -> None:
         """Where it will write, and what a request had when it gave its row up."""
