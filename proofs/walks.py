@@ -143,7 +143,7 @@ def calls(stem: str, missing: set[tuple[str, str]] | None = None) -> Iterator[tu
     granted = dict.fromkeys(hints.stem.transitions, 0)
     while True:
         for first in (*(LARGER[stem]() if stem in LARGER else ()), *hints.small()):
-            sought = {name for name, _ in missing} if draw.random() < 3 / 4 else set()
+            sought = {name for name, _ in missing} if missing and draw.random() < 3 / 4 else set()
             wanted = [route for route in routes if {*route.split()[-1:]} & sought]
             at, route = first, draw.choice(wanted or routes).split()
             for number in range(STEPS):

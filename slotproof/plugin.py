@@ -48,7 +48,7 @@ from conformance.stems.lock_ref.protocol import (
     PrefixMatch,
 )
 from conformance.stems.mamba_slots.protocol import MambaSlotsEngine, MambaSlotsSnapshot, SlotNames
-from conformance.stems.server.protocol import ServedRequest, ServerEngine, ServerEvent, ServerPass
+from conformance.stems.server.protocol import Destination, RowCopy, ServedRequest, ServerEngine, ServerEvent, ServerPass
 from conformance.stems.session_trim.protocol import (
     Admission,
     Arrival,
@@ -72,6 +72,7 @@ __all__ = [
     "CacheEngine",
     "CacheSnapshot",
     "Completed",
+    "Destination",
     "Engine",
     "EngineError",
     "EngineOption",
@@ -105,6 +106,7 @@ __all__ = [
     "PublishingEngine",
     "RequestLoad",
     "RequestPass",
+    "RowCopy",
     "RowSnapshot",
     "ServedRequest",
     "ServerEngine",

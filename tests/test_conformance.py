@@ -36,7 +36,7 @@ from conformance.stems.found import law_of
 from conformance.stems.host_server.run import HEARS, WAITS
 from conformance.stems.host_tier.run import STAYS
 from conformance.stems.lock_ref.projection import OWNED
-from conformance.stems.server.run import OWN_TEXT
+from conformance.stems.server.run import OWN_TEXT, SERVES
 from conformance.stems.server.served import GOES_ON
 from conformance.stems.session_trim.projection import ROW_OWNED, SLOT_OWNED
 from conformance.stems.stem_registry import STEMS, start
@@ -61,6 +61,7 @@ RUN_LAWS = {
     OWNED,
     PROGRESS,
     COMPUTES_OWN,
+    SERVES,
     STATES,
     ROW_OWNED,
     SLOT_OWNED,

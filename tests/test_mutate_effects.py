@@ -159,9 +159,11 @@ def test_no_drain_calls_a_commit() -> None:
 
 
 def committing(asks: object) -> tuple[object, Step[CacheState]]:
-    """The right commit in a small world, and one that asks more of its caller in its last promise."""
+    """The right commit in a small world, and one that asks more of its caller in a promise, here its last one."""
     commit = right("cache", "commit", SMALL)
-    *others, last = commit.step.promises
+    *others, last = sorted(
+        commit.step.promises, key=lambda one: one.sentence.startswith("in a model with mamba states")
+    )
     wrong = asks(commit.pre, *commit.arguments.values())  # type: ignore[operator]
     return commit, but(commit.step, promises=(*others, last._replace(holds=last.holds & wrong)))
 

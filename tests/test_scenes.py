@@ -30,6 +30,8 @@ NOT_WALKED = {
     "cache.state_in_flight_is_freed": "walks have a pass in flight seldom",
     "cache.slot_in_flight_is_handed_out": "walks have a pass in flight seldom",
     "cache.admitted_beside_a_saved_row": "the worlds of walks have two rows",
+    "cache.revived_by_a_saved_text": "walks save a turn seldom",
+    "cache.tombstone_of_a_saved_row": "walks save a turn seldom",
     "host_tier.loaded_in_part": "walks load all parts",
     "host_tier.evicted_beside_a_promise": "walks promise seldom",
     "host_tier.evicted_after_a_look_up": "walks look up seldom",

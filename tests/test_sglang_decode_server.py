@@ -73,7 +73,9 @@ def test_what_a_prefill_server_does_is_followed_by_the_law(page: str) -> None:
     for said in found:
         assert not {"law", "error", "refused"} & said.keys(), said
         assert said["left"] == 0
-    assert all({"admit", "extend_elsewhere", "receive", "decode", "finish"} <= said["done"].keys() for said in found[::3])
+    assert all(
+        {"admit", "extend_elsewhere", "receive", "decode", "finish"} <= said["done"].keys() for said in found[::3]
+    )
     assert "insert_leaf" in found[0]["done"]
     assert "insert_leaf" not in found[6]["done"], "without a cache nothing goes to a tree"
 
