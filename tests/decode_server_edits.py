@@ -6,31 +6,20 @@ of ``server`` on decode servers find broken, and after how many seconds. What is
 
 from __future__ import annotations
 
-import json
-import logging
 import sys
-import time
-from contextlib import suppress
-from typing import Any
 
-from host_memory_edits import Edit, made
+from drawn_edits import report
+from host_memory_edits import Edit
 
-from conformance.driver.lockstep import Finding
-from conformance.engines import registry
 from conformance.engines.sglang.kinds import KINDS
 from conformance.engines.sglang.launches import AT_ONCE, DECODE_SERVER, RECEIVING
-from conformance.search.check import Search, draw
-from conformance.search.judge import excluded, listed_of
 from conformance.stems.launches import Launches
-from conformance.stems.machine import Sink
-from conformance.stems.server.exclusions import ServerExclusion
 
 DECODE, COMMON = "sglang.srt.disaggregation.decode", "sglang.srt.disaggregation.common.conn"
 BATCH, SCHEDULER = "sglang.srt.managers.schedule_batch", "sglang.srt.managers.scheduler"
 RELEASED = "release_kv_cache(decode_req.req, self.tree_cache, checkpoint=False)"
 LOCKED = "req.lock = self.tree_cache.lock(result.last_device_node)"
-EXAMPLES, SEEDS = 60, (1, 2)
-KNOWN = {ServerExclusion.RETRACTED_BEHIND_ARRIVED, ServerExclusion.ORDER_OF_ARRIVED}
+SEEDS = (1, 2)
 
 
 def _receiving(method: str, old: str, new: str) -> Edit:
@@ -135,31 +124,7 @@ def decoding(launches: Launches) -> Launches:
     return launches._replace(models=RECEIVING, options=tuple(options))
 
 
-def broken(make: Any, exclude: Any, seed: int, launches: Launches) -> str | None:
-    """The law that drawn runs find broken."""
-    sink = Sink()
-    kinds = KINDS._replace(launches=launches)
-    with suppress(Finding):
-        draw("server", make, sink, Search(examples=EXAMPLES, seed=seed, exclude=exclude, kinds=kinds))
-    return None if sink.failure is None else sink.failure[0].law
-
-
-def report(release: str, names: list[str]) -> None:
-    """Prints what is found of each edit with each seed."""
-    logging.disable()
-    make = registry.load("sglang", release=release).makers["server"]
-    exclude = KNOWN | excluded("server", listed_of({"engine": "sglang", "listed": release}))
-    found: dict[str, dict[int, tuple[str | None, float]]] = {}
-    for name in names:
-        with made(ALL[name]):
-            for seed in SEEDS:
-                begun = time.monotonic()
-                law = broken(make, exclude, seed, decoding(KINDS.launches))
-                found.setdefault(name, {})[seed] = (law, round(time.monotonic() - begun, 1))
-        print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
-    print(json.dumps(found))
-
-
 if __name__ == "__main__":
-    the_release, *the_names = sys.argv[1:]
-    report(the_release, the_names or [*ALL])
+    the_release, *names = sys.argv[1:]
+    chosen = {name: ALL[name] for name in names or ALL}
+    report("server", the_release, chosen, KINDS._replace(launches=decoding(KINDS.launches)), SEEDS)

@@ -13,30 +13,20 @@ which each run has.
 
 from __future__ import annotations
 
-import json
-import logging
 import sys
-import time
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
 
-from host_memory_edits import Edit, made
+from drawn_edits import report
+from host_memory_edits import Edit
 
-from conformance.driver.lockstep import Finding
-from conformance.engines import registry
 from conformance.engines.sglang.kinds import KINDS
-from conformance.search.check import Search, draw
-from conformance.search.judge import excluded, listed_of
 from conformance.stems.launches import Launches
-from conformance.stems.machine import Sink
 
 CACHE = "sglang.srt.mem_cache.unified_radix_cache"
 CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core"
 FULL = "sglang.srt.mem_cache.unified_cache.components.full"
 CONTROLLER, HYBRID = "sglang.srt.managers.cache_controller", "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller"
 POOL = "sglang.srt.mem_cache.pool_host.base"
-EXAMPLES, SEEDS = 60, (1, 2, 3)
+SEEDS = (1, 2, 3)
 SAMPLE = {
     # SGLang pull request 26728: nothing keeps the host slots of a load from being evicted while it runs. In the newest
     # release the lock on the host, and beside it a mark of the load, keep them.
@@ -161,31 +151,7 @@ def in_python(launches: Launches) -> Launches:
     return launches._replace(options=tuple(options))
 
 
-def broken(make: Any, exclude: Any, seed: int, launches: Launches) -> str | None:
-    """The law that drawn runs find broken."""
-    sink = Sink()
-    kinds = KINDS._replace(hosting=launches)
-    with suppress(Finding):
-        draw("host_server", make, sink, Search(examples=EXAMPLES, seed=seed, exclude=exclude, kinds=kinds))
-    return None if sink.failure is None else sink.failure[0].law
-
-
-def report(release: str, edits: Mapping[str, Edit], launches: Launches) -> None:
-    """Prints what is found of each edit with each seed. ``launches``: the servers that are drawn."""
-    logging.disable()
-    make = registry.load("sglang", release=release).makers["host_server"]
-    exclude = excluded("host_server", listed_of({"engine": "sglang", "listed": release}))
-    found: dict[str, dict[int, tuple[str | None, float]]] = {}
-    for name, edit in edits.items():
-        with made(edit):
-            for seed in SEEDS:
-                begun = time.monotonic()
-                law = broken(make, exclude, seed, launches)
-                found.setdefault(name, {})[seed] = (law, round(time.monotonic() - begun, 1))
-        print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
-    print(json.dumps(found))
-
-
 if __name__ == "__main__":
     the_release, *names = sys.argv[1:]
-    report(the_release, {name: ALL[name] for name in names or ALL}, in_python(KINDS.hosting))
+    chosen = {name: ALL[name] for name in names or ALL}
+    report("host_server", the_release, chosen, KINDS._replace(hosting=in_python(KINDS.hosting)), SEEDS)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from hicache_edits import CACHE, CONTROLLER, HYBRID, report
+from drawn_edits import report
+from hicache_edits import CACHE, CONTROLLER, HYBRID, SEEDS
 from host_memory_edits import Edit
 
 from conformance.engines.sglang.kinds import KINDS
@@ -94,4 +95,5 @@ def with_storage(launches: Launches) -> Launches:
 
 if __name__ == "__main__":
     release, *names = sys.argv[1:]
-    report(release, {name: ALL[name] for name in names or ALL}, with_storage(KINDS.hosting))
+    chosen = {name: ALL[name] for name in names or ALL}
+    report("host_server", release, chosen, KINDS._replace(hosting=with_storage(KINDS.hosting)), SEEDS)

@@ -290,17 +290,19 @@ def test_an_abort_under_a_fetch_gives_its_slots_back_when_the_thread_has_ended()
 
 EDITED = """
     import json, sys
-    from hicache_edits import KINDS, broken
+    from drawn_edits import broken
     from host_memory_edits import made
     from storage_edits import ALL, with_storage
     from conformance.engines import registry
+    from conformance.engines.sglang.kinds import KINDS
     from conformance.search.judge import excluded, listed_of
 
     release, name = sys.argv[1:]
     make = registry.load("sglang", release=release).makers["host_server"]
     exclude = excluded("host_server", listed_of({"engine": "sglang", "listed": release}))
     with made(ALL[name]):
-        laws = (broken(make, exclude, seed, with_storage(KINDS.hosting)) for seed in (2, 1, 3))
+        kinds = KINDS._replace(hosting=with_storage(KINDS.hosting))
+        laws = (broken("host_server", make, exclude, seed, kinds) for seed in (2, 1, 3))
         print(json.dumps([next((law for law in laws if law), None)]))
 """
 PLANT = "from host_memory_edits import made; from storage_edits import ALL; edit = made(ALL[{!r}]); edit.__enter__()"

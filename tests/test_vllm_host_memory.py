@@ -85,7 +85,9 @@ def test_our_scheduler_has_no_host_memory() -> None:
 
 @pytest.mark.parametrize(("reset_before", "lacks"), [("nothing", None), ("end", 0), ("load", 0), ("launch", None)])
 def test_what_was_in_host_memory_before_a_reset_may_not_come_back(reset_before: str, lacks: int | None) -> None:
-    """Neither what is there, nor what a copy under way writes; but what is copied later."""
+    """What was there does not come back, and nor does what a copy that was under way writes. What is copied after the
+    reset does.
+    """
     config = {"block_size": 4, "layers": [{"kind": "full"}], "caching": True, "transfers": True}
     workers, text = Workers(config), [1, 2, 3, 4]
     exchange = Exchange(workers, 4)

@@ -419,8 +419,10 @@ class ServerRun(ServedClients):
         """The server has requests and computed none, and nobody else has to do anything first. A request that has ended
         and has its row waits for the prefill server to stop writing into it, or for the end of a time.
         """
-        others = self.transfers.steps() or any(known.sent is not None for known in event.requests.values())
-        return bool(event.requests) and not event.batch and not self.paused and not others
+        if not event.requests or event.batch or self.paused:
+            return False
+        ending = any(known.sent is not None for known in event.requests.values())
+        return not ending and not self.transfers.steps()
 
     def _stands_still(self, event: ServerEvent) -> None:
         """Raises ``Finding`` unless the first request that waits has no room beside what idle sessions hold."""

@@ -120,7 +120,7 @@ WATCHED: tuple[WatchedFunction, ...] = (
         ADMITTED, _second, ((DECODE, "DecodePreallocQueue._match_prefix_and_lock"),), DECODES, changes=False
     ),
     WatchedFunction("preallocated", _second, ((DECODE, "DecodePreallocQueue._pre_alloc"),), DECODES),
-    # The lock under which the message is sent is free again here.
+    # Here the prefill server has the message that says where it is to write.
     WatchedFunction(
         ASKED,
         _receiver,
