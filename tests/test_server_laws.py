@@ -25,7 +25,7 @@ from conformance.stems.server.exclusions import (
     may_say_priority,
     may_update_weights,
 )
-from conformance.stems.server.protocol import POLL, TRANSFER, ServedRequest, ServerEvent
+from conformance.stems.server.protocol import POLL, TRANSFER, ServedRequest, ServerEvent, TransferStep
 from conformance.stems.server.run import ServerRun
 from conformance.stems.server.served import GOES_ON, MOST_TURNS
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
@@ -61,6 +61,11 @@ class Scripted:
         """It hears nothing."""
 
     abort = open = close = flush = pause = resume = update_weights = release_memory = resume_memory = generate
+    transfer = generate
+
+    def transfer_steps(self, request: int) -> tuple[TransferStep, ...]:
+        """No prefill server stands behind it."""
+        return ()
 
     def go_on(self) -> ServerEvent:
         """The next event of the script; an exception is raised."""
