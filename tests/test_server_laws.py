@@ -63,7 +63,7 @@ class Scripted:
     abort = open = close = flush = pause = resume = update_weights = release_memory = resume_memory = generate
     transfer = generate
 
-    def transfer_steps(self, request: int) -> tuple[TransferStep, ...]:
+    def transfer_steps(self, *_: Any) -> tuple[TransferStep, ...]:
         """No prefill server stands behind it."""
         return ()
 
