@@ -135,6 +135,9 @@ def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[
     yield from (world.once(none, c) for c in unweighted)
     yield from (world.once(empty, c) for c in laws if c not in unweighted)
     yield from (world.once(complete, c) for c in unweighted if not c.delta)
+    for one, other in itertools.combinations(deltas, 2):
+        if one.is_written_as(other):
+            yield one.term.z == other.term.z  # the lemma ``points`` without a place, whose premise is clear
     for one, other in itertools.combinations(laws, 2):
         if one.domain is other.domain and one.about == other.about:
             yield world.once(points, one, other, places=places.get(one.domain.name, ()))

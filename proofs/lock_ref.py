@@ -153,6 +153,15 @@ def stops_early(st: LockRefState, handle: Number, node: Number, top: Number, cou
     return unasked(step, "the SWA part ends at the first node where the window is full")
 
 
+def locks_the_whole_path(
+    st: LockRefState, handle: Number, node: Number, top: Number, counting: Truth
+) -> Step[LockRefState]:
+    """The SWA part of a lock goes on to the root, also where the window is full below it."""
+    step = stops_early(st, handle, node, top, counting)
+    whole = (top == ROOT) | (lives(st, top) & over(st, top, node) & (st.parent(top) == ROOT))
+    return but(step, promises=(*step.promises, requires(whole, "the SWA part ends below the root")))
+
+
 def evicts_held_swa(st: LockRefState, node: Number) -> Step[LockRefState]:
     """An SWA part is evicted that a handle holds."""
     return unasked(law.evict_swa(st, node), "nobody holds the node's SWA part")
@@ -346,6 +355,7 @@ MUTANTS = (
     Mutant("second_state", "set_mamba", "values_are_flags", second_state),
     Mutant("evicts_held_leaf", "evict_leaf", "handles_stand", evicts_held_leaf),
     Mutant("stops_early", "acquire", "window_is_filled", stops_early),
+    Mutant("locks_the_whole_path", "acquire", "holds_one_window_alone", locks_the_whole_path),
     Mutant("evicts_held_swa", "evict_swa", "held_is_no_tombstone", evicts_held_swa),
     Mutant("splits_without_locks", "split", "full_pairs", splits_without_locks),
     Mutant("walks_to_root", "release", "swa_pairs", walks_to_root),

@@ -204,9 +204,11 @@ def changes_lawfully(hints: Hints, made: SymbolicCall, law: Change) -> Formula:
         return Formula(law.name, list, goal)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
+    of_goal = made.world.counts[made.base :]
 
     def given(only: frozenset[str] | None = None) -> list[Any]:
         made.afresh()
+        made.world.counts += of_goal
         before = laws_of(hints, made, [made.one, *named], set(hints.stem.parts), only)
         return [*made.world.axioms, *before, lift(made.step.granted), *_lemmas(made, places)]
 

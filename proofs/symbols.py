@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, NoReturn, get_type_hints
 
 import z3
@@ -235,6 +235,17 @@ class Count:
         """Every weight is 1: the lemmas about how many members there are say nothing of other sums."""
         weight = lift(self.weight(Term(z3.Int("any!"))))
         return bool(z3.is_int_value(weight)) and int(weight.as_long()) == 1
+
+    @cached_property
+    def formulas(self) -> tuple[Any, Any]:
+        """A member's property and its weight."""
+        any_ = Term(z3.Int("any!"))
+        with self.domain.world.quantified():
+            return lift(self.law(any_)), lift(self.weight(any_))
+
+    def is_written_as(self, other: Count) -> bool:
+        """The other sum is over the members of one domain with this property and this weight, written alike."""
+        return self.domain is other.domain and all(a.eq(b) for a, b in zip(self.formulas, other.formulas, strict=True))
 
 
 @dataclass

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from spec.lock_ref_state import COUNTED, HELD, ROOT, SKIPPED, LockRefState, lives, over
+from spec.lock_ref_state import COUNTED, HELD, ROOT, SKIPPED, LockRefState, between, lives, over, path, span
 from spec.logic import Number, Truth, every, implies, ite
 
 
@@ -25,6 +25,22 @@ def locks_as_asked(
     new = (was.active(handle) != 1) & (now.active(handle) == 1)
     stands = (now.node(handle) == node) & (now.top(handle) == top) & (now.state(handle) == state)
     return new & stands & was.nodes.all(held)
+
+
+def holds_one_window_alone(was: LockRefState, now: LockRefState, handle: Number, node: Number, top: Number) -> Truth:
+    """No part of the window of a lock lies above the one at which the window is full, so that it can be evicted.
+
+    The parts below the uppermost one have fewer tokens than a window; the tokens of tombstones count, or they do not.
+    """
+
+    def is_live(n: Number) -> Truth:
+        return between(was, top, n, node) & (was.swa(n) == 1) & (n != top)
+
+    def tokens(n: Number) -> Number:
+        return span(was, n)
+
+    live = was.nodes.such(is_live, lambda: path(was, node)).total(tokens)
+    return implies(now.top(handle) != ROOT, (was.stop(node) - was.stop(top) < was.window) | (live < was.window))
 
 
 def gives_its_window_back(was: LockRefState, now: LockRefState, handle: Number) -> Truth:

@@ -399,6 +399,7 @@ stem.change()(holders.handle_keeps_its_node)
 # What calls do.
 
 stem.change(only=("acquire",))(lock_effects.locks_as_asked)
+stem.change(only=("acquire",))(lock_effects.holds_one_window_alone)
 stem.change(only=("release_swa",))(lock_effects.gives_its_window_back)
 stem.change(only=("release_state",))(lock_effects.gives_its_state_back)
 stem.change(only=("add_leaf",))(lock_effects.grows_as_asked)
