@@ -119,7 +119,7 @@ MUTANTS = (
         takes_back_under_a_pass,
         {"routes": {"state_take_back": f"{COMPUTED} launch save state_save"}},
     ),
-    Mutant("launches_over_fewer_pages", "launch", "pass_uses_own_pages", launches_over_fewer_pages),
+    Mutant("launches_over_fewer_pages", "launch", "uses_own_pages", launches_over_fewer_pages),
     Mutant("launches_behind_its_row", "launch", "pass_is_launched", launches_behind_its_row),
     Mutant("ends_and_still_uses", "end_pass", "only_jobs_in_flight_use_pages", ends_and_still_uses),
     Mutant("ends_with_its_request", "finish", "work_in_flight_goes_on", ends_with_its_request),

@@ -176,7 +176,7 @@ def _by(transition: str, calls: str) -> dict[str, dict[str, str]]:
 
 
 RELEVANT_LAWS = {
-    **dict.fromkeys(("pass_is_launched", "pass_uses_own_pages"), "only_jobs_in_flight_use_pages"),
+    **dict.fromkeys(("pass_is_launched", "uses_own_pages"), "only_jobs_in_flight_use_pages"),
     **dict.fromkeys(("transfer_begins", "transfer_uses_own_pages"), "only_jobs_in_flight_use_pages"),
     "arrive prefix_holds_own_text": "prefix_is_the_trees transfers_fill_rows",
     "a_transfer_holds_its_pages": "transfers_fill_rows only_jobs_in_flight_use_pages",

@@ -38,16 +38,16 @@ def used_by(st: CacheState, row: Number, track: Number) -> Set:
 
 def full_of(st: CacheState, job: Number) -> Set:
     """The pages of the full pool that a job in flight uses."""
-    return full_pool(st.rows).pages.such(
-        lambda p: st.full_used(job, p) == 1, lambda: [p for (j, p), used in st.full_used.items() if used and j == job]
-    )
+    return _used(full_pool(st.rows), st.full_used, job)
 
 
 def swa_of(st: CacheState, job: Number) -> Set:
     """The pages of the SWA pool that a job in flight uses."""
-    return swa_pool(st.rows).pages.such(
-        lambda p: st.swa_used(job, p) == 1, lambda: [p for (j, p), used in st.swa_used.items() if used and j == job]
-    )
+    return _used(swa_pool(st.rows), st.swa_used, job)
+
+
+def _used(pool: Pool, by: Map, job: Number) -> Set:
+    return pool.pages.such(lambda p: by(job, p) == 1, lambda: [p for (j, p), used in by.items() if used and j == job])
 
 
 def no_pages(st: CacheState, job: Number) -> Truth:
@@ -132,7 +132,6 @@ def is_undisturbed(st: CacheState, source: Number, slot: Number, at_once: Truth)
 
 def only_jobs_in_flight_use_pages(st: CacheState) -> Truth:
     """Only a pass or a transfer in flight uses state slots and pages of the two pools."""
-
     jobs, kind = st.flight.jobs, st.flight.kind
     in_full = jobs.all(lambda j: full_of(st, j).all(lambda _: kind(j) != NO_JOB))
     in_swa = jobs.all(lambda j: swa_of(st, j).all(lambda _: kind(j) != NO_JOB))
@@ -157,8 +156,8 @@ def uses_nothing(st: CacheState, job: Number) -> Truth:
     return (st.flight.kind(job) == NO_JOB) & slots & no_pages(st, job)
 
 
-def pass_uses_own_pages(was: CacheState, now: CacheState, row: Number, job: Number, first: Number) -> Truth:
-    """A pass uses exactly the pages of both pools that its row owns, from that of its first token on."""
+def uses_own_pages(was: CacheState, now: CacheState, row: Number, job: Number, first: Number) -> Truth:
+    """A pass or a transfer uses exactly the pages of both pools that its row owns from the page index ``first`` on."""
     full, swa = full_pool(was.rows), swa_pool(was.rows)
 
     def own(pool: Pool, p: Number) -> Truth:

@@ -20,10 +20,10 @@ from spec.cache_flight import (
     other_jobs_go_on,
     over,
     own_from,
-    pass_uses_own_pages,
     swa_of,
     used_by,
     uses_nothing,
+    uses_own_pages,
 )
 from spec.cache_state import FILLED, UNFILLED, CacheState
 from spec.cache_theorems import each_token
@@ -223,7 +223,7 @@ def transfer_begins(was: CacheState, now: CacheState, row: Number, job: Number) 
 
 def transfer_uses_own_pages(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
     """A transfer writes exactly the pages of both pools that its row owns behind the cached prefix."""
-    return pass_uses_own_pages(was, now, row, job, was.rows.protected(row))
+    return uses_own_pages(was, now, row, job, was.rows.protected(row))
 
 
 def transfer_is_over(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
