@@ -105,8 +105,8 @@ def _end(st: BlockCacheState) -> Iterator[tuple[int]]:
     yield from ((job,) for job in st.flight.jobs.items() if in_flight.flies(st.flight, job))
 
 
-def _slide(st: BlockCacheState) -> Iterator[tuple[int, int, Set]]:
-    for row in _in(st, RUNS):
+def _slide(st: BlockCacheState, phase: int) -> Iterator[tuple[int, int, Set]]:
+    for row in _in(st, phase):
         for to in st.pool.indices.items():
             yield row, to, Set(b for b in of_row(st.pool, row) if st.pool.index(b) < to)
 
@@ -116,7 +116,7 @@ MOVES = {
     "admit_and_load": _admit_and_load,
     "allocate": _allocate,
     "compute": lambda st: _compute(st, RUNS),
-    "slide": _slide,
+    "slide": lambda st: _slide(st, RUNS),
     "shift": lambda st: (
         (r, b, to) for r in _in(st, RUNS) for b in of_row(st.pool, r) for to in st.pool.indices.items()
     ),
@@ -334,9 +334,9 @@ def finishes_without_freeing(st: BlockCacheState, row: Number) -> Step[BlockCach
     return altered(law.keep(st, row), phase=st.phase.put(row, IDLE))
 
 
-def shifts_from_attention(st: BlockCacheState, row: Number, block: Number, to: Number) -> Step[BlockCacheState]:
-    """A row without states moves a block away from the place where its tokens are."""
-    return unasked(law.shift(st, row, block, to), "the row has states")
+def shifts_its_last_state(st: BlockCacheState, row: Number, block: Number, to: Number) -> Step[BlockCacheState]:
+    """A row with states moves the block of its last place to an earlier place: its next token has no state."""
+    return unasked(law.shift(st, row, block, to), "the block does not stand at the row's last place")
 
 
 # Calls that break a promise: they show what a mutant does that no longer asks for it.
@@ -368,7 +368,10 @@ GOES_ON = {"moves": {**MOVES, "compute": one_further}, "routes": {"compute": "ad
 WHILE_IT_LOADS = {"routes": {"finish": "admit allocate load keep"}}
 INTO_A_WINDOW = {"routes": {"loaded": "admit_and_load"}}
 INTO_A_STATE = {**INTO_A_WINDOW, "small": lambda: small()[2:]}
-ATTENTION = {"small": lambda: small()[:1]}  # without a window and without states
+KEPT_FOR_A_PASS = {
+    "moves": {**MOVES, "slide": lambda st: _slide(st, KEPT)},
+    "routes": {"slide": "admit allocate compute launch keep"},
+}
 SKIPS = {"moves": {**MOVES, "allocate": _skips}, "routes": {"allocate": "admit"}}
 
 
@@ -386,14 +389,14 @@ def computes_under_a_transfer(st: BlockCacheState, row: Number, to: Length, name
 
 
 def slides_what_is_kept(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:
-    """A row that is kept for a transfer gives up blocks that the transfer still reads."""
+    """A row that is kept for a forward pass gives up blocks that the pass still reads."""
     phase = st.pool.rows.has(row) & ((st.phase(row) == RUNS) | (st.phase(row) == KEPT))
     return asked_of(law.slide(st, row, to, gone), "the row is running", phase)
 
 
 MUTANTS = (
     Mutant("computes_under_a_transfer", "compute", "a_transfer_ends_first", computes_under_a_transfer),
-    Mutant("slides_what_is_kept", "slide", "what_is_kept_is_not_touched", slides_what_is_kept),
+    Mutant("slides_what_is_kept", "slide", "what_is_kept_is_not_touched", slides_what_is_kept, KEPT_FOR_A_PASS),
     *idlers(
         law.stem,
         admit="row_is_admitted",
@@ -448,7 +451,7 @@ MUTANTS = (
     Mutant("finishes_in_phase", "finish", "phases_are_known", finishes_in_phase),
     Mutant("finishes_without_giving_up", "finish", "idle_holds_nothing", finishes_without_freeing),
     Mutant("finishes_without_freeing", "finish", "every_block_comes_back", finishes_without_freeing),
-    Mutant("shifts_from_attention", "shift", "new_token_has_a_slot", shifts_from_attention, ATTENTION),
+    Mutant("shifts_its_last_state", "shift", "new_token_has_a_slot", shifts_its_last_state),
 )
 
 

@@ -39,16 +39,16 @@ SIZES = {
 }
 
 
-def small() -> tuple[CacheState, ...]:
+def small(states: int = 3) -> tuple[CacheState, ...]:
     """Three full and two SWA pages of one slot, one request row, two nodes, one session, a window of one token.
 
-    Three state slots; track buffers of two slots, once with both slots from the start and once lazy. The third world
-    has no states. The last world has one pool and no states: every layer has a sliding window.
+    ``states`` state slots; track buffers of two slots, once with both slots from the start and once lazy. The third
+    world has no states. The last world has one pool and no states: every layer has a sliding window.
     """
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=2, rows=4, need_sort=False)
     empty = session_trim_state.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=True)
-    slots = [mamba_slots.initial(3, 1, 1, nodes=3, kind=(True, True, lazy)) for lazy in (False, True)]
+    slots = [mamba_slots.initial(states, 1, 1, nodes=3, kind=(True, True, lazy)) for lazy in (False, True)]
     without = law.initial(empty, but(tree, stateful=False), slots[0], isolation.stories())
     return *(law.initial(empty, tree, one, isolation.stories()) for one in slots), without, all_sliding()
 
@@ -102,14 +102,14 @@ def _resume(st: CacheState) -> Iterator[tuple[Any, ...]]:
     yield from ((session, story, given) for session, given in turns(st.rows) for story in _stories(st))
 
 
-def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
-    """Every match, and no match, with tails of each length."""
+def _admit_tail(st: CacheState, session: int = 0) -> Iterator[tuple[Any, ...]]:
+    """Every match, and no match, with tails of each length, for a turn of this session."""
     for row in requests(st.rows, IDLE):
         for match in (*_locks(st), NO_MATCH):
             prefixes = {0, min(1, match[-1].length), match[-1].length}
             tails = (tail for tail in sessions.tails(st.rows, sorted(prefixes)) if tail[:2] == (row, 0))
             begins = ((*match[:-1], Seq(match[-1].items()[: tail[2]]), *tail[3:]) for tail in tails)
-            yield from ((row, 0, story, *begun) for begun in begins for story in _stories(st))
+            yield from ((row, session, story, *begun) for begun in begins for story in _stories(st))
 
 
 def _of_rows(name: str) -> Any:
@@ -177,6 +177,7 @@ ROUTES = {
     # of a row that began with its tail
     "release_swa granted": "admit_tail receive arrive finish insert_leaf continue_prefill",
     "restore": f"{CACHED} admit extend release_swa save",
+    "restore granted": "admit extend save",
     "leave_window": "admit extend",
     "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
@@ -349,6 +350,12 @@ def _past_the_lock(st: CacheState) -> Iterator[tuple[Any, ...]]:
 PAST_THE_LOCK = {"routes": {"admit_tail": CACHED}, "moves": {**MOVES, "admit_tail": _past_the_lock}}
 
 
+OF_A_SESSION = {"moves": {**MOVES, "admit_tail": lambda st: _admit_tail(st, session=1)}, "routes": {"admit_tail": ""}}
+FOUR_SLOTS = {  # two for a request's track buffer, its own one, and one for a node
+    "small": lambda: small(states=4)[:1],
+    "sizes": {**SIZES, "states": 4, "blocks": 4},
+    "routes": {"state_copy": mamba_in_cache.INSERTED},
+}
 MUTANTS = (
     Mutant("slides_into_window", "slide", "reads_own_window", slides_into_window),
     Mutant("leaves_the_window_of_a_reader", "leave_window", "reads_held_pages", leaves_the_window_of_a_reader),
@@ -383,7 +390,21 @@ MUTANTS = (
     *cache_transfers.mutants(SIZES),
     Mutant("shows_padding_for_prefix", "admit", "prefix_is_the_trees", reads_padding),
     *isolation.MUTANTS,
+    Mutant(
+        "copies_over_the_other_track",
+        "state_copy",
+        "other_slots_hold_what_they_held",
+        isolation.copies_over_the_other_track,
+        FOUR_SLOTS,
+    ),
     *cache_effects.mutants(SIZES),
+    Mutant(
+        "tail_outside_the_session",
+        "admit_tail",
+        "request_begins_with_its_tail",
+        cache_effects.tail_outside_the_session,
+        OF_A_SESSION,
+    ),
 )
 
 

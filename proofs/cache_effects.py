@@ -168,13 +168,16 @@ def two_requests(page_size: int = 1) -> tuple[CacheState, ...]:
 
 def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
     """Wrong calls, each with the law that refutes it. ``sizes``: the constants of the small world."""
-    saved = {"routes": {"resume": "admit extend save admit", "close": "admit extend save admit"}}
-    beside = {"sizes": {**sizes, "limit": 2, "rows": 5}, "small": two_requests, **saved}
+    saved = "admit extend save admit"
+    routes = {"routes": {"finish": "admit admit", "resume": saved, "close": saved}}
+    beside = {"sizes": {**sizes, "limit": 2, "rows": 5}, "small": two_requests, **routes}
+    # the tree has a node without a state
+    stateless = {"routes": {"admit": "admit state_admit extend finish insert_leaf state_release free_rest"}}
     cached = {"routes": {"evict_leaf": "admit extend finish insert_leaf free_rest admit"}}
     pages_of_two = {
         "sizes": {**sizes, "page_size": 2},
         "small": partial(two_requests, 2),
-        "routes": {"save": "admit extend"},
+        "routes": {"save": "admit extend", "decode": "admit"},
     }
     return (
         Mutant("stops_another", "finish", "others_go_on", stops_another, beside),
@@ -184,9 +187,8 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
         Mutant("closes_and_shows_more", "close", "sessions_keep_their_prefix", closes_and_shows_more, beside),
         Mutant("evicts_and_shows_more", "evict_leaf", "requests_keep_their_prefix", evicts_and_shows_more),
         Mutant("admits_outside_the_session", "admit", "request_begins", admits_outside_the_session),
-        Mutant("counts_the_other_way", "admit", "matched_node_is_locked", counts_the_other_way),
-        Mutant("tail_outside_the_session", "admit_tail", "request_begins_with_its_tail", tail_outside_the_session),
-        Mutant("decodes_two", "decode", "computes_one_token", decodes_two),
+        Mutant("counts_the_other_way", "admit", "matched_node_is_locked", counts_the_other_way, stateless),
+        Mutant("decodes_two", "decode", "computes_one_token", decodes_two, pages_of_two),
         Mutant("commits_what_was_refused", "commit", "commits_what_was_accepted", commits_what_was_refused),
         Mutant("goes_on_shorter", "continue_prefill", "goes_on_from_the_tree", goes_on_shorter),
         Mutant("saves_a_longer_text", "save", "saves_what_was_sent", saves_a_longer_text),

@@ -122,5 +122,11 @@ MUTANTS = (
     Mutant("launches_over_fewer_pages", "launch", "uses_own_pages", launches_over_fewer_pages),
     Mutant("launches_behind_its_row", "launch", "pass_is_launched", launches_behind_its_row),
     Mutant("ends_and_still_uses", "end_pass", "only_jobs_in_flight_use_pages", ends_and_still_uses),
-    Mutant("ends_with_its_request", "finish", "work_in_flight_goes_on", ends_with_its_request),
+    Mutant(
+        "ends_with_its_request",
+        "finish",
+        "work_in_flight_goes_on",
+        ends_with_its_request,
+        {"routes": {"finish": f"{COMPUTED} launch"}},
+    ),
 )

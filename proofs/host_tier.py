@@ -45,10 +45,10 @@ def _rows(st: HostTierState, count: int) -> Iterator[Seq]:
     yield from map(Seq, permutations(st.flight.blocks.items(), count))
 
 
-def _store(st: HostTierState) -> Iterator[tuple[int, int, Seq]]:
+def _stores(st: HostTierState, count: int, *phases: int) -> Iterator[tuple[int, int, Seq]]:
+    """A store of each key in one of these phases, from so many blocks."""
     for job in _new(st):
-        for key in _keys(st, WRITING):
-            yield from ((job, key, blocks) for blocks in _rows(st, st.parts.size))
+        yield from ((job, key, blocks) for key in _keys(st, *phases) for blocks in _rows(st, count))
 
 
 def _load(st: HostTierState) -> Iterator[tuple[int, int, int, Seq]]:
@@ -67,7 +67,7 @@ MOVES = {
     "write": lambda st: ((b, what) for b in st.flight.blocks.items() for what in _texts(st)),
     "find": lambda st: ((k, st.phase(k) == READY) for k in st.every_key.items()),
     "reserve": lambda st: ((k, s) for k in _keys(st, ABSENT) for s in st.slots.items()),
-    "store": _store,
+    "store": lambda st: _stores(st, st.parts.size, WRITING),
     "load": _load,
     "end": lambda st: ((j, well) for j in _flying(st) for well in (True, False)),
     "publish": _each(WRITING),
@@ -155,7 +155,7 @@ def loads_shifted(st: HostTierState, job: Number, key: Number, first: Number, bl
 def loads_from_elsewhere(
     st: HostTierState, job: Number, key: Number, first: Number, blocks: Seq
 ) -> Step[HostTierState]:
-    """A load reads the slot that another copy of this number had before."""
+    """A load reads the slot that another copy of this number had before, or no slot where no copy had it."""
     return altered(law.load(st, job, key, first, blocks), place=st.place)
 
 
@@ -223,9 +223,8 @@ def publishes_what_failed(st: HostTierState, key: Number) -> Step[HostTierState]
 
 
 def publishes_too_early(st: HostTierState, key: Number) -> Step[HostTierState]:
-    """A key is published before its copy has ended."""
-    step = unasked(law.publish(st, key), "no copy into the slot is in flight any more")
-    return unasked(step, "the copy into the slot has ended well")
+    """A key is published whose first copy has ended well, and a second copy still writes its slot."""
+    return unasked(law.publish(st, key), "no copy into the slot is in flight any more")
 
 
 def discards_under_a_copy(st: HostTierState, key: Number, slot: Number) -> Step[HostTierState]:
@@ -278,8 +277,9 @@ def evicts_what_was_promised(st: HostTierState, key: Number, slot: Number) -> St
 
 def withdraws_the_key(st: HostTierState, key: Number) -> Step[HostTierState]:
     """A key is not found any more after its last promise, and has its slot for ever."""
-    last = (st.refs(key) == 1) & (st.seen(key) == 0)
-    return altered(law.withdraw(st, key), phase=st.phase.put(key, ite(last, WRITING, READY)))
+    last = st.refs(key) == 1
+    phase, seen = ite(last, WRITING, st.phase(key)), ite(last, 0, st.seen(key))
+    return altered(law.withdraw(st, key), phase=st.phase.put(key, phase), seen=st.seen.put(key, seen))
 
 
 def publishes_and_wipes_slots(st: HostTierState, key: Number) -> Step[HostTierState]:
@@ -354,6 +354,18 @@ def tried(transition: str, calls: Callable[[HostTierState], Iterator[tuple[Any, 
     return {"moves": {**MOVES, transition: calls}, **more}
 
 
+def _load_too_far(st: HostTierState) -> Iterator[tuple[int, int, int, Seq]]:
+    """A load of each key into one block more than its slot has parts."""
+    for job in _new(st):
+        yield from ((job, key, 0, blocks) for key in _keys(st, READY) for blocks in _rows(st, st.parts.size + 1))
+
+
+def _load_by_any_number(st: HostTierState) -> Iterator[tuple[int, int, int, Seq]]:
+    """Each load, by each number that no copy in flight has, also by one that no copy had before."""
+    free = [j for j in st.flight.jobs.items() if st.flight.kind(j) == NO_JOB]
+    yield from ((j, *rest) for _, *rest in _load(st) for j in free)
+
+
 def _two_parts() -> tuple[HostTierState, ...]:
     return (law.initial(keys=1, slots=1, blocks=3, parts=2, jobs=2),)
 
@@ -365,12 +377,24 @@ def _all_found() -> tuple[HostTierState, ...]:
 
 FOUND = "write reserve store end publish"  # the calls after which a key is found
 PROMISED = f"{FOUND} find promise"
+COPIED_AGAIN = {"routes": {"publish": "write reserve store end store"}}
 LATE = {"routes": {"publish": "write reserve store end write reserve store end"}}  # two keys wait
 INTO_WRITTEN = {"routes": {"store": f"{PROMISED} write reserve load"}}  # the text of another key is in the block
+PROMISED_TWICE = f"{PROMISED} promise"
+LOADED = {"routes": {"end": f"{PROMISED} load"}}
+LOADED_WELL = tried("end", lambda st: ((j, True) for j in _flying(st)), **LOADED)
+LOST_LOADS = {"routes": {"end": f"{PROMISED_TWICE} load load reset"}}  # of a key that a reset has forgotten
+TWICE = {"routes": {"load": f"{PROMISED_TWICE} load"}}
+WHEN_PROMISED = {"routes": {"evict": PROMISED}}
+WHEN_GONE = tried("promise", _each(ABSENT), routes={"promise": f"{FOUND} find evict"})
 ANY_EVICT = tried("evict", lambda st: ((k, st.slot(k)) for k in _keys(st, WRITING, READY)))
 ANY_FIND = tried("find", lambda st: ((k, True) for k in st.every_key.items()))
 PARTS = {"small": _two_parts, "sizes": {"keys": 1, "slots": 1, "blocks": 3, "parts": 2, "jobs": 2}}
 ALL_FOUND = {"small": _all_found, "sizes": {"keys": 2, "slots": 2, "blocks": 2, "parts": 1, "jobs": 2}}
+ONE_BLOCK = tried("store", lambda st: _stores(st, 1, WRITING), **PARTS, routes={"store": "write reserve"})
+FOUND_KEY = tried("store", lambda st: _stores(st, st.parts.size, WRITING, READY), routes={"store": FOUND})
+TOO_MANY = tried("load", _load_too_far, routes={"load": PROMISED})
+ANY_NUMBER = tried("load", _load_by_any_number, routes={"load": PROMISED})
 
 MUTANTS = (
     *idlers(
@@ -392,7 +416,7 @@ MUTANTS = (
     Mutant("evicts_and_is_seen", "evict", "seen_is_there", evicts_and_is_seen),
     Mutant("loads_uncounted", "load", "loads_are_counted", loads_uncounted),
     Mutant("ends_too_many_loads", "end", "a_load_counts", ends_too_many_loads),
-    Mutant("ends_no_load", "end", "a_counted_load_is_in_flight", ends_no_load),
+    Mutant("ends_no_load", "end", "a_counted_load_is_in_flight", ends_no_load, LOADED),
     Mutant("fails_unnoticed", "end", "a_failed_copy_leaves_no_text", fails_unnoticed),
     Mutant("wipes_the_device", "end", "only_a_load_writes_blocks", wipes_the_device),
     Mutant("publishes_and_wipes_slots", "publish", "slots_keep_their_texts", publishes_and_wipes_slots, LATE),
@@ -400,36 +424,36 @@ MUTANTS = (
     Mutant("withdraws_the_key", "withdraw", "keys_stay", withdraws_the_key),
     Mutant("writes_under_a_copy", "write", "a_store_reads_the_keys_text", writes_under_a_copy),
     Mutant("reserves_a_taken_slot", "reserve", "keys_and_slots", reserves_a_taken_slot),
-    Mutant("publishes_too_early", "publish", "a_copy_is_of_its_key", publishes_too_early),
+    Mutant("publishes_too_early", "publish", "a_copy_is_of_its_key", publishes_too_early, COPIED_AGAIN),
     Mutant("reserves_uncounted", "reserve", "available_counts", reserves_uncounted),
     Mutant("reserves_as_found", "reserve", "found_holds_its_text", reserves_as_found),
     Mutant("stores_twice", "store", "a_target_on_the_host_is_its_own", stores_twice),
     Mutant("stores_another_text", "store", "a_store_reads_the_keys_text", stores_another_text),
-    Mutant("stores_a_part", "store", "parts_and_blocks", stores_a_part),
+    Mutant("stores_a_part", "store", "parts_and_blocks", stores_a_part, ONE_BLOCK),
     Mutant("stores_what_is_loaded", "store", "a_target_on_the_device_is_its_own", stores_what_is_loaded, INTO_WRITTEN),
-    Mutant("stores_into_a_found_key", "store", "a_found_key_is_not_written", stores_into_a_found_key),
+    Mutant("stores_into_a_found_key", "store", "a_found_key_is_not_written", stores_into_a_found_key, FOUND_KEY),
     Mutant("loads_unpromised", "load", "loads_are_promised", loads_unpromised),
-    Mutant("loads_into_what_is_used", "load", "a_target_on_the_device_is_its_own", loads_into_what_is_used),
-    Mutant("loads_too_far", "load", "parts_and_blocks", loads_too_far),
+    Mutant("loads_into_what_is_used", "load", "a_target_on_the_device_is_its_own", loads_into_what_is_used, TWICE),
+    Mutant("loads_too_far", "load", "parts_and_blocks", loads_too_far, TOO_MANY),
     Mutant("loads_shifted", "load", "load_begins", loads_shifted, PARTS),
-    Mutant("loads_from_no_slot", "load", "a_copy_has_a_key_and_a_slot", loads_from_elsewhere),
+    Mutant("loads_from_no_slot", "load", "a_copy_has_a_key_and_a_slot", loads_from_elsewhere, ANY_NUMBER),
     Mutant("ends_and_still_uses", "end", "only_copies_use_blocks", ends_and_still_uses),
     Mutant("ends_all", "end", "only_copies_use_blocks", ends_all),
     Mutant("stores_badly", "end", "a_store_brings_the_keys_text", stores_badly),
-    Mutant("loads_badly", "end", "a_load_brings_the_keys_text", loads_badly),
-    Mutant("wipes_when_loaded", "end", "found_holds_its_text", wipes_when_loaded),
-    Mutant("wipes_under_another_load", "end", "a_load_reads_the_keys_text", wipes_when_loaded),
+    Mutant("loads_badly", "end", "a_load_brings_the_keys_text", loads_badly, LOADED_WELL),
+    Mutant("wipes_when_loaded", "end", "found_holds_its_text", wipes_when_loaded, LOADED),
+    Mutant("wipes_under_another_load", "end", "a_load_reads_the_keys_text", wipes_when_loaded, LOST_LOADS),
     Mutant("publishes_what_failed", "publish", "found_holds_its_text", publishes_what_failed),
     Mutant("discards_under_a_copy", "discard", "a_copy_is_of_its_key", discards_under_a_copy),
     Mutant("discards_half", "discard", "keys_and_slots", discards_half),
     Mutant("discards_uncounted", "discard", "available_counts", discards_uncounted),
     Mutant("discards_for_good", "discard", "every_slot_comes_back", discards_for_good),
-    Mutant("promises_what_is_written", "promise", "promised_is_there", promises_what_is_written),
+    Mutant("promises_what_is_written", "promise", "promised_is_there", promises_what_is_written, WHEN_GONE),
     Mutant("promises_all", "promise", "one_promise_more", promises_all, ALL_FOUND),
     Mutant("withdraws_under_a_load", "withdraw", "loads_are_promised", withdraws_under_a_load),
     Mutant("withdraws_nothing_left", "withdraw", "promised_is_there", withdraws_nothing_left),
-    Mutant("evicts_what_was_promised", "evict", "promised_is_there", evicts_what_was_promised),
-    Mutant("evicts_and_keeps_the_promise", "evict", "promises_stay", evicts_and_keeps_the_promise),
+    Mutant("evicts_what_was_promised", "evict", "promised_is_there", evicts_what_was_promised, WHEN_PROMISED),
+    Mutant("evicts_and_keeps_the_promise", "evict", "promises_stay", evicts_and_keeps_the_promise, WHEN_PROMISED),
     Mutant("evicts_what_is_written", "evict", "a_copy_is_of_its_key", evicts_what_is_written, ANY_EVICT),
     Mutant("resets_the_copies", "reset", "copies_go_on", resets_the_copies),
     Mutant("resets_some", "reset", "a_copy_is_of_its_key", resets_some),

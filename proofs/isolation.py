@@ -219,6 +219,19 @@ SILENT = {
     "state_copy": "node_state_is_at_its_end",
     "state_take_back": "session_goes_on_from_an_earlier_state",
 }
+COMPUTED = "admit state_admit extend"  # a request with states has computed its prompt
+# A request has written a state to its track buffer, and the next one gets the same slots.
+WRITTEN_BEFORE = {"routes": {"state_admit": f"{COMPUTED} state_write finish state_release free_rest admit"}}
+# The tree has a node with a state, the node becomes a tombstone, and a request with another text leaves.
+WITH_A_STATE = {
+    "routes": {
+        "revive_tombstone": f"{COMPUTED} state_write finish insert_leaf state_donate state_release free_rest evict_swa "
+        f"{COMPUTED} finish"
+    }
+}
+ROLLED = {"routes": {"roll_back": COMPUTED}}
+CUT = {"routes": {"resume": f"{COMPUTED} save restore"}}
+SAVED = {"routes": {"resume": "admit extend save"}}
 MUTANTS = (
     *(
         Mutant(f"{name}_writes_nothing", name, broken, writes_nothing(law.stem.transitions[name]))
@@ -227,22 +240,21 @@ MUTANTS = (
     Mutant("brings_another_state", "state_admit", "own_state_is_of_own_text", brings_another_state),
     Mutant("copies_over_a_state", "state_copy", "own_state_is_of_own_text", copies_over_a_state),
     Mutant("reads_another_state", "state_admit", "reads_state_of_own_text", brings_another_state),
-    Mutant("wipes_its_track", "state_admit", "request_begins_with_its_state", wipes_its_track),
+    Mutant("wipes_its_track", "state_admit", "request_begins_with_its_state", wipes_its_track, WRITTEN_BEFORE),
     Mutant("copies_over_its_track", "state_match_again", "slots_of_others_hold_what_they_held", copies_over_its_track),
-    Mutant("copies_over_the_other_track", "state_copy", "other_slots_hold_what_they_held", copies_over_the_other_track),
     Mutant("donates_an_old_track", "state_donate", "node_state_is_at_its_end", donates_an_old_track),
     Mutant("swaps_an_old_track", "state_swap", "node_state_is_at_its_end", swaps_an_old_track),
-    Mutant("revives_another_text", "revive_tombstone", "node_state_is_at_its_end", revives_another_text),
-    Mutant("resumes_a_longer_state", "resume", "own_state_is_of_own_text", resumes_a_longer_state),
+    Mutant("revives_another_text", "revive_tombstone", "node_state_is_at_its_end", revives_another_text, WITH_A_STATE),
+    Mutant("resumes_a_longer_state", "resume", "own_state_is_of_own_text", resumes_a_longer_state, CUT),
     Mutant("computes_without_a_state", "extend", "pass_goes_on_from_its_state", computes_without_a_state),
-    Mutant("rolls_back_under_a_state", "roll_back", "own_state_is_of_own_text", rolls_back_under_a_state),
+    Mutant("rolls_back_under_a_state", "roll_back", "own_state_is_of_own_text", rolls_back_under_a_state, ROLLED),
     Mutant("tracks_the_whole_row", "state_write", "track_gets_the_state_at_the_boundary", tracks_the_whole_row),
     Mutant("has_no_text", "admit", "texts_are_known", has_no_text),
     Mutant("matches_another_text", "admit", "prefix_holds_own_text", matches_another_text),
     Mutant("goes_on_in_another_text", "continue_prefill", "prefix_holds_own_text", goes_on_in_another_text),
     Mutant("decodes_into_the_prefix", "decode", "prefix_holds_own_text", decodes_into_the_prefix),
     Mutant("commits_an_unwritten_draft", "commit", "own_pages_hold_own_text", commits_an_unwritten_draft),
-    Mutant("resumes_another_text", "resume", "own_pages_hold_own_text", resumes_another_text),
+    Mutant("resumes_another_text", "resume", "own_pages_hold_own_text", resumes_another_text, SAVED),
     Mutant("computes_the_full_pool_alone", "extend", "own_window_holds_own_text", computes_the_full_pool_alone),
     Mutant("revives_with_another_text", "revive_in_place", "node_window_holds_its_text", revives_with_another_text),
     Mutant("reads_another_text", "admit", "reads_own_text", matches_another_text),

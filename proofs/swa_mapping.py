@@ -14,7 +14,7 @@ from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Slots, Step, Truth, but, ite
-from spec.pool import FREE, HELD, PENDING, RELEASED, cut, drop, held, length, resting, some_open, take, waiting
+from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, cut, drop, held, length, resting, some_open, take, waiting
 from spec.swa_mapping import SwaMappingState
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 2}
@@ -413,11 +413,25 @@ def hands_over_past_the_end(
     return but(step, then=law.hand_over_swa(st, row, to, first, last + 1).then)
 
 
+def _next_to_a_growing_page(st: SwaMappingState) -> Iterator[tuple[int, int, int, int]]:
+    """Calls that hand over nothing, and end where the giver has a page that has room for more tokens."""
+    full, swa = st.now.full, st.now.swa
+    for row in full.rows.items():
+        at = full.whole(row)
+        grows = full.rest(row) > 0 and swa.table(row, at) != PADDING
+        others = (r for r in full.rows.items() if full.table(r, at) != PADDING and swa.table(r, at) == PADDING)
+        yield from ((row, to, at, at) for to in others if grows)
+
+
 def restores_once(st: SwaMappingState) -> Step[SwaMappingState]:
     """A backup is gone after its first restore."""
     return altered(law.restore_state(st), backed_up=False)
 
 
+GROWING_PAGE = {
+    "moves": {**MOVES, "hand_over_swa": _next_to_a_growing_page},
+    "routes": {"hand_over_swa": "alloc free_swa alloc_extend"},
+}
 MUTANTS = (
     Mutant("restores_once", "restore_state", "backup_stays", restores_once),
     *idlers(
@@ -431,7 +445,13 @@ MUTANTS = (
     Mutant("rolls_back_at_once", "roll_back", "rolled_back_pages_are_free_again", rolls_back_at_once),
     Mutant("keeps_what_it_was_granted", "roll_back", "rows_keep_their_lengths", keeps_what_it_was_granted),
     Mutant("grows_without_pages", "alloc_extend", "row_gets_the_chosen_pages", grows_without_pages),
-    Mutant("hands_over_past_the_end", "hand_over_swa", "a_growing_page_keeps_its_swa_page", hands_over_past_the_end),
+    Mutant(
+        "hands_over_past_the_end",
+        "hand_over_swa",
+        "a_growing_page_keeps_its_swa_page",
+        hands_over_past_the_end,
+        GROWING_PAGE,
+    ),
     Mutant("loses_place", "free", "places", loses_place),
     Mutant("keeps_reference", "free_full", "one_owner", keeps_reference),
     Mutant("forgets_page", "free_full", "no_leak", forgets_page),

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import z3
 from driven import sampled
 
+from proofs.fitting import ANSWERED, FITS
 from proofs.mutation import record, seen
 from proofs.mutation.asked import FOR_NOTHING, noticed
+from proofs.mutation.beside import stems_with
 from proofs.mutation.operators import OPERATORS, Edit, edited, edits
 from proofs.mutation.reach import callee, is_direct, made_of, reached, text_of
-from proofs.mutation.right import SMALL, right, said, same
+from proofs.mutation.right import SMALL, Right, right, said, same
 from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, tried
 from proofs.obligations import START
 from proofs.registry import STEMS, hints_of
@@ -26,6 +30,8 @@ from proofs.symbols import lift
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.planted import mutating
 from slotproof.planted.mutating import SpecMutationOptions
+from spec import host_tier
+from spec.logic import Step, but
 
 TRANSITIONS = [(stem, name) for stem in STEMS for name in hints_of(stem).stem.transitions]
 
@@ -106,6 +112,71 @@ def test_each_operator_has_an_edit_that_dies() -> None:
 @pytest.mark.parametrize("one", SAME, ids=lambda one: one.operator)
 def test_an_edit_that_changes_nothing_is_proved_equivalent(one: One) -> None:
     assert tried(one.find()).fate == EQUIVALENT
+
+
+# What a call answers, such as which pages it hands out, is an argument of its transition; what it may answer is the
+# transition's choice, and whether it is refused is its fit. Each of these edits changes nothing else.
+ANSWERS = (
+    (One("drop requirement", "lawful_choice", "chosen.distinct()", "nothing"), "one_owner"),
+    (One("move bound", "lawful_choice", "chosen.length == need", "chosen.length <= need"), "new_token_has_a_slot"),
+    (One("drop conjunct", "open_to", "== RELEASED)", "pool.place(page) == FREE"), ANSWERED),
+    (One("off by one", "alloc_extend", "need <= st.now.available", "need < st.now.available"), FITS),
+    (One("drop requirement", "find", "found", "nothing"), "seen_is_there"),
+    (One("off by one", "must_open", "group > 0", "group >= 0"), "a_group_is_open"),
+    (
+        One("drop conjunct", "must_open", "opens | (group > 0)", "opens"),
+        f"{FOR_NOTHING}a free group opens where none is open",
+    ),
+)
+
+
+def changed_by(edit: Edit) -> set[str]:
+    """The names of what the first transition that is made of the edited function asks or does otherwise."""
+    stem, name = reached()[edit.module, edit.function][0]
+    of = right(stem, name, SMALL)
+    now = said(of.read(stems_with(edit)[stem].transitions[name]))
+    return {what for what, (value, _) in of.said.items() if not now[what][0].eq(value)}
+
+
+@pytest.mark.parametrize(("one", "by"), ANSWERS, ids=lambda case: case.function if isinstance(case, One) else "")
+def test_an_edit_that_changes_only_what_a_call_may_answer_is_refuted(one: One, by: str) -> None:
+    edit = one.find()
+    assert changed_by(edit) in ({"choice"}, {"fits"})
+    found = tried(edit)
+    assert (found.fate, found.by) == (REFUTED, by)
+
+
+def symbols(term: z3.ExprRef) -> set[str]:
+    """The names in a formula."""
+    found, seen_before, todo = set(), set(), [term]
+    while todo:
+        one = todo.pop()
+        if one.get_id() not in seen_before:
+            seen_before.add(one.get_id())
+            found |= {one.decl().name()} if z3.is_app(one) else set()
+            todo += one.children()
+    return found
+
+
+def left_out(of: Right, step: Step[Any]) -> list[str]:
+    """The arguments of a call of which the step asks nothing, and which change nothing."""
+    named = set().union(*(symbols(value) for value, _ in said(step).values()))
+    return [argument for argument in of.arguments if not any(re.match(rf"the {argument}\b", one) for one in named)]
+
+
+@pytest.mark.soak(but=2)
+@pytest.mark.parametrize("stem", STEMS)
+def test_each_argument_of_a_call_is_asked_about_or_changes_something(stem: str) -> None:
+    """No law could notice a wrong answer of which a transition asks nothing, and which changes nothing."""
+    for name in hints_of(stem).stem.transitions:
+        of = right(stem, name, SMALL)
+        assert left_out(of, of.step) == [], name
+
+
+def test_an_argument_that_a_call_ignores_is_named() -> None:
+    of = right("host_tier", "write", SMALL)
+    assert left_out(of, of.step) == []
+    assert left_out(of, of.read(lambda st, block, what: but(host_tier.write(st, block, what), then=st))) == ["what"]
 
 
 def survivor() -> Edit:
