@@ -41,6 +41,16 @@ def test_a_choice_is_dropped_too() -> None:
     assert need.fails == ("a_group_is_open",)
 
 
+def test_what_only_lengths_within_a_page_need_is_refuted_in_a_world_with_two_slots_a_page() -> None:
+    """The small world of the cache has one slot a page: there no row can be made shorter without giving up a page."""
+    hints, sentence = hints_of("cache"), "the new length is at least the row's allocated length"
+    (number,) = (n for n, asked in minimal.asked_of(hints, "extend").items() if asked.sentence == sentence)
+    assert hints.sizes["page_size"] == 1
+    assert minimal._is_refuted(hints, "extend", number, ["promises_of_extend"])
+    two = minimal._small_worlds(hints_of("allocator"))
+    assert [world.sizes["page_size"] for world in two] == [2]
+
+
 def test_a_useless_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One promise that says nothing about what the call does, and one that another promise implies."""
     known = hints_of("allocator")

@@ -89,6 +89,7 @@ def test_every_transition_has_a_witness_and_what_can_run_out_of_memory_one_of_th
     asks = {
         "admit_tail",
         "extend",
+        "extend_elsewhere",
         "decode",
         "reserve",
         "state_admit",
