@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from decode_server_edits import DOES_NOT_WAIT, WAITS
+from decode_server_edits import DOES_NOT_WAIT, RESTORES, WAITS
 from driven import NEWEST, driven
+from host_memory_edits import Edit
+from test_sglang_decode_server import CACHES, ON_TENSORS, RETRACTS, decodes
 
+from conformance.driver.protocol import Json
 from conformance.traces import trace_files
 
 TRACES = ("transfer_under_pass", "transfer_under_pass_of_abort")
-# By edit, the law that a run of these steps finds broken; first in the release as it is.
+# The law that a run of these steps finds broken, with the edits of each list.
 SCRIPT = """
     import json, sys
 
     release, folder, given = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     sys.path.insert(1, folder)
 
-    from contextlib import nullcontext
+    from contextlib import ExitStack
 
     from host_memory_edits import Edit, made
 
@@ -39,20 +43,35 @@ SCRIPT = """
             return finding.law
         return None
 
-    said = [broken()]
-    for edit in given["edits"]:
-        with made(Edit(*edit)):
+    said = []
+    for edits in given["edits"]:
+        with ExitStack() as places:
+            for edit in edits:
+                places.enter_context(made(Edit(*edit)))
             said.append(broken())
     print(json.dumps(said))
 """
+
+
+def broken(config: Json, steps: Sequence[Json], edits: Mapping[str, Sequence[Edit]]) -> dict[str, str | None]:
+    """By name, the law that a run of these steps finds broken with these edits; ``None``: none."""
+    given = json.dumps({"config": config, "steps": steps, "edits": [*edits.values()]})
+    laws: list[Any] = driven(NEWEST, SCRIPT, str(Path(__file__).parent), given)
+    return dict(zip(edits, laws, strict=True))
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("name", TRACES)
 def test_a_prompt_may_be_written_where_a_step_has_ended_for_which_the_scheduler_has_waited(name: str) -> None:
     trace = trace_files.load(name).trace
-    edits = {**WAITS, **DOES_NOT_WAIT}
-    given = json.dumps({"config": trace.config, "steps": trace.steps, "edits": [*edits.values()]})
-    laws: list[Any] = driven(NEWEST, SCRIPT, str(Path(__file__).parent), given)
-    expected = dict.fromkeys(WAITS) | dict.fromkeys(DOES_NOT_WAIT, "receive")
-    assert dict(zip(["as it is", *edits], laws, strict=True)) == {"as it is": "receive", **expected}
+    edits = {"as it is": (), **{name: (edit,) for name, edit in {**WAITS, **DOES_NOT_WAIT}.items()}}
+    expected = {"as it is": "receive", **dict.fromkeys(WAITS), **dict.fromkeys(DOES_NOT_WAIT, "receive")}
+    assert broken(trace.config, trace.steps, edits) == expected
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", [(CACHES,), ON_TENSORS])
+def test_a_copy_is_loaded_behind_the_step_in_flight(kind: tuple[str, ...]) -> None:
+    edits = {"as it is": (), **{name: (edit,) for name, edit in RESTORES.items()}, "both": (*RESTORES.values(),)}
+    found = broken(decodes(*kind), RETRACTS, edits)
+    assert found == {**dict.fromkeys(edits), "both": "receive"}

@@ -52,6 +52,8 @@ ALONE = "fake"  # the backend of torch for groups that talk to nobody
 EVERYWHERE = "*"  # the name is set in each module of the release that has it
 TENSOR = "torch.Tensor"  # the name is a method of a tensor
 CPU = "torch.cpu"  # the device of each server
+PLATFORMS = "platforms.device_mixin"
+PLATFORM = f"{PLATFORMS}.DeviceMixin"  # the name is one of this class
 REQUEST = "managers.schedule_batch.Req"  # the name is a method of a request
 SCHEDULER, RUNNER = "managers.scheduler", "model_executor.model_runner"
 DRAFT_FLAGS = "arg_groups.speculative_hook"
@@ -334,6 +336,13 @@ ROWS: tuple[StandInRow, ...] = (
         )
     ),
     StandInRow(
+        PLATFORM,
+        "synchronize",
+        lambda place: lambda _: place.streams.synchronize(),
+        NO_STREAMS,
+        "as on CUDA, the server waits for the device",
+    ),
+    StandInRow(
         TENSOR,
         "cpu",
         lambda place: place.streams.reads(_CPU_OF),
@@ -534,6 +543,8 @@ def _modules(place: Place, row: StandInRow) -> list[Any]:
         return modules_with(row.name)
     if row.module == TENSOR:
         return [torch.Tensor]
+    if row.module == PLATFORM:
+        return [place.imported.module(PLATFORMS).DeviceMixin]
     if row.module == CPU:
         return [torch.cpu]
     if row.module == REQUEST:
