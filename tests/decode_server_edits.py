@@ -161,6 +161,16 @@ RESTORES = {
         "current_platform = __import__('unittest.mock').mock.Mock()",
     ),
 }
+RESULTS = "sglang.srt.managers.scheduler_components.batch_result_processor"
+DECODED, EITHER = "SchedulerBatchResultProcessor.process_batch_result_decode", "req.finished() or req.is_retracted\n"
+# Bugs of servers whose steps overlap. Such a server is drawn where ``transfer_under_pass`` is repaired.
+OVERLAPPED = {
+    # A request that gave its row up gets the token of the step that was in flight.
+    "retracted_gets_a_token": (Edit(RESULTS, DECODED, EITHER, "req.finished()\n"),),
+    # A request that has ended ends again with the step that was in flight.
+    "ends_again": (Edit(RESULTS, DECODED, EITHER, "req.is_retracted\n"),),
+    "restored_under_a_pass": (*RESTORES.values(),),
+}
 # The step may still write: as in the release, the law is broken.
 DOES_NOT_WAIT = {
     # The streams of the device are in order, and the prefill server is no stream.
