@@ -70,6 +70,14 @@ def test_a_prompt_may_be_written_where_a_step_has_ended_for_which_the_scheduler_
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("name", TRACES)
+def test_with_the_coarse_barrier_of_the_release_the_slots_are_read_behind_the_step(name: str) -> None:
+    trace = trace_files.load(name).trace
+    config = {**trace.config, "environment": {"FORCE_COARSE_WAR_BARRIER": "1"}}
+    assert broken(config, trace.steps, {"as it is": ()}) == {"as it is": None}
+
+
+@pytest.mark.engine
 @pytest.mark.parametrize("kind", [(CACHES,), ON_TENSORS])
 def test_a_copy_is_loaded_behind_the_step_in_flight(kind: tuple[str, ...]) -> None:
     edits = {"as it is": (), **{name: (edit,) for name, edit in RESTORES.items()}, "both": (*RESTORES.values(),)}

@@ -69,14 +69,18 @@ COPIES = "--disaggregation-decode-retraction-backup"  # of what a request had wh
 DECODE = ("--disaggregation-mode", "decode", RESERVES, "2")
 RECEIVING = (LaunchChoice("decode", (*DECODE, COPIES, "cpu_tensor"), model="full"),)
 AT_ONCE = "rows are free at once"
+# With this barrier the slots for a prompt are told when the step in flight has ended.
+COARSE = (("FORCE_COARSE_WAR_BARRIER", "1"),)
 RECEIVES = (
     LaunchChoice("no cache"),
     LaunchChoice("cache", (CACHES,)),
-    LaunchChoice("cache, reserves more", (CACHES, RESERVES, "5")),
-    LaunchChoice("cache, polls seldom", (CACHES, RESERVES, "1", "--disaggregation-decode-polling-interval", "2")),
+    LaunchChoice("cache, reserves more", (CACHES, RESERVES, "5"), COARSE),
+    LaunchChoice(
+        "cache, polls seldom", (CACHES, RESERVES, "1", "--disaggregation-decode-polling-interval", "2"), COARSE
+    ),
     LaunchChoice("cache, waits for 2 s", (CACHES,), (("DISAGGREGATION_WAITING_TIMEOUT", "2"),)),
     LaunchChoice(AT_ONCE, (CACHES,), (("DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE", "0"),)),
-    LaunchChoice("no copies", (COPIES, "none")),
+    LaunchChoice("no copies", (COPIES, "none"), COARSE),
 )
 DECODE_SERVER = "decode server"
 ONE_MORE, DELAYED, BY_TREE = "one more", "prefills delayed", "dfs-weight"
@@ -184,7 +188,12 @@ LAUNCHES = Launches(
         "session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)}),
         "server.tracked_ahead": TRACKED_AHEAD,
         "server.overwritten_track": LATE_AND_AHEAD,
-        "server.transfer_under_pass": frozenset(pair(MODEL, one.name, "overlap", "on") for one in RECEIVING),
+        "server.transfer_under_pass": frozenset(
+            frozenset({(MODEL, one.name), (DECODE_SERVER, kind.name), ("overlap", "on")})
+            for one in RECEIVING
+            for kind in RECEIVES
+            if kind.environment != COARSE
+        ),
         "server.chunk_inside_page": frozenset(
             frozenset({*CUT_AND_MIXED, ("size", _size(*size).name)}) for size in SIZES if size[0] > 1
         ),
