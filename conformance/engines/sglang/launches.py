@@ -69,18 +69,23 @@ COPIES = "--disaggregation-decode-retraction-backup"  # of what a request had wh
 DECODE = ("--disaggregation-mode", "decode", RESERVES, "2")
 RECEIVING = (LaunchChoice("decode", (*DECODE, COPIES, "cpu_tensor"), model="full"),)
 AT_ONCE = "rows are free at once"
+# With this barrier the slots for a prompt are told when the step in flight has ended.
+COARSE = (("FORCE_COARSE_WAR_BARRIER", "1"),)
 RECEIVES = (
     LaunchChoice("no cache"),
     LaunchChoice("cache", (CACHES,)),
-    LaunchChoice("cache, reserves more", (CACHES, RESERVES, "5")),
-    LaunchChoice("cache, polls seldom", (CACHES, RESERVES, "1", "--disaggregation-decode-polling-interval", "2")),
+    LaunchChoice("cache, reserves more", (CACHES, RESERVES, "5"), COARSE),
+    LaunchChoice(
+        "cache, polls seldom", (CACHES, RESERVES, "1", "--disaggregation-decode-polling-interval", "2"), COARSE
+    ),
     LaunchChoice("cache, waits for 2 s", (CACHES,), (("DISAGGREGATION_WAITING_TIMEOUT", "2"),)),
     LaunchChoice(AT_ONCE, (CACHES,), (("DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE", "0"),)),
-    LaunchChoice("no copies", (COPIES, "none")),
+    LaunchChoice("no copies", (COPIES, "none"), COARSE),
 )
 DECODE_SERVER = "decode server"
 ONE_MORE, DELAYED, BY_TREE = "one more", "prefills delayed", "dfs-weight"
-ORDERS = (BY_TREE, "hrrn", "shortest-prefill-first", "lof", "random")
+BY_UNCACHED = "shortest-prefill-first"
+ORDERS = (BY_TREE, "hrrn", BY_UNCACHED, "lof", "random")
 TLRU = {"threshold": 8, "next_prompt_estimate": 2}  # in tokens
 # Options that change which slots are taken or freed. A server gets at most one of them, so that they do not hide each
 # other. Of what a release reads when one of its modules is imported, a process has one value: that is not here.
@@ -129,7 +134,7 @@ PRIORITY = "--enable-priority-scheduling"
 # The choices that let requests have priorities.
 PRIORITIES = (("priority", "priority"), *((ONE_MORE, one.name) for one in RARE if PRIORITY in one.flags))
 # Orders by what the tree has of each text.
-BY_PREFIX = (("order", "lpm"), *((ONE_MORE, f"order {name}") for name in (BY_TREE, "hrrn", "shortest-prefill-first")))
+BY_PREFIX = (("order", "lpm"), *((ONE_MORE, f"order {name}") for name in (BY_TREE, "hrrn", BY_UNCACHED)))
 OTHERS = ("windowed", "full", "sliding", "recurrent")
 LAUNCHES = Launches(
     models=(*map(LaunchChoice, OTHERS), TRACKED, *RECEIVING),
@@ -169,6 +174,13 @@ LAUNCHES = Launches(
             *(pair(MODEL, name, DECODE_SERVER, one.name) for name in (*OTHERS, TRACKED.name) for one in RECEIVES[1:]),
             *(pair(MODEL, one.name, SESSIONS, _sessions(count).name) for one in RECEIVING for count in (1, 2)),
             *(pair(MODEL, one.name, "drafts", "drafts") for one in RECEIVING),
+            # This order asks for a cache.
+            *(
+                frozenset({(MODEL, one.name), (DECODE_SERVER, kind.name), (ONE_MORE, f"order {BY_UNCACHED}")})
+                for one in RECEIVING
+                for kind in RECEIVES
+                if CACHES not in kind.flags
+            ),
             *(pair(MODEL, one.name, "lazy tracks", "lazy tracks") for one in RECEIVING),
         }
     ),
@@ -176,7 +188,12 @@ LAUNCHES = Launches(
         "session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)}),
         "server.tracked_ahead": TRACKED_AHEAD,
         "server.overwritten_track": LATE_AND_AHEAD,
-        "server.transfer_under_pass": frozenset(pair(MODEL, one.name, "overlap", "on") for one in RECEIVING),
+        "server.transfer_under_pass": frozenset(
+            frozenset({(MODEL, one.name), (DECODE_SERVER, kind.name), ("overlap", "on")})
+            for one in RECEIVING
+            for kind in RECEIVES
+            if kind.environment != COARSE
+        ),
         "server.chunk_inside_page": frozenset(
             frozenset({*CUT_AND_MIXED, ("size", _size(*size).name)}) for size in SIZES if size[0] > 1
         ),

@@ -103,7 +103,7 @@ UNDRAWN: Mapping[str, str] = {
         LOG_LAZY_COMPACTION_STATS_INTERVAL_SEC MEM_PROFILE_MAX_ENTRIES PROFILE_BY_STAGE_DECODE_MIN_BS PROFILE_V2
         RECORD_STEP_TIME ROUTING_KEY_POLICY_DEBUG_LOG TORCH_PROFILER_DIR
     """,
-    "Every server with host memory has it, as on CUDA.": """
+    "Every server with host memory has it, and each decode server, as on CUDA.": """
         ENABLE_WAR_BARRIER
     """,
     "It is for devices of another make.": """
@@ -143,8 +143,8 @@ UNDRAWN: Mapping[str, str] = {
     "Not drawn yet: a pool of its own for states that are cached, which is not read.": """
         enable_int8_mamba_checkpoint int8_mamba_ckpt_size
     """,
-    "Not drawn yet: prompts and answers are computed on two streams, or the scheduler waits for a whole stream.": """
-        enable_pdmux FORCE_COARSE_WAR_BARRIER
+    "Not drawn yet: prompts and answers are computed on two streams.": """
+        enable_pdmux
     """,
     "Not drawn yet: drafts on a model with recurrent layers.": """
         enable_linear_replayssm_spec

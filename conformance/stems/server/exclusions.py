@@ -42,8 +42,8 @@ class ServerExclusion(StrEnum):
     # On a decode server with a cache and priorities: the waiting queue in an order that looks into the tree:
     # ``Launches.avoided``.
     ORDER_OF_ARRIVED = "server.order_of_arrived"
-    # Decode servers whose steps overlap: ``Launches.avoided``. A request that has ended is computed once more, while a
-    # transfer may begin into its slots.
+    # Decode servers whose steps overlap, but for those with a barrier that waits for the whole step:
+    # ``Launches.avoided``. A request that has ended is computed once more, while a transfer may begin into its slots.
     TRANSFER_UNDER_PASS = "server.transfer_under_pass"
     # Decode servers that are told to free rows at once, though a prefill server may write: ``Launches.avoided``.
     ROWS_FREE_AT_ONCE = "server.rows_free_at_once"
