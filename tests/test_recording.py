@@ -19,6 +19,7 @@ from recording_plants import PLANTS, Core, Plant
 from typer.testing import CliRunner
 
 from conformance.driver.lockstep import INVARIANT
+from conformance.driver.naming import UsageError
 from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.engines.vllm import PLUGIN, RELEASES
@@ -501,6 +502,16 @@ def test_the_commands_record_and_judge(tmp_path: Path) -> None:
     found = run(app, ["judge", path])
     assert found.exit_code == HOLDS
     assert "no law is broken in " in found.output
+
+
+def test_the_command_says_that_a_scheduler_cannot_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = release_of(NEWEST).imported.module("v1.core.kv_cache_manager")
+    monkeypatch.setattr(found, "get_kv_cache_coordinator", None)
+    path = tmp_path / "a.rec"
+    made = CliRunner().invoke(app, ["record", "--demo", "vllm", "--release", NEWEST, "--steps", "5", "-o", str(path)])
+    assert isinstance(made.exception, UsageError)
+    assert "--demo vllm: its scheduler cannot be built: the engine raised TypeError: " in str(made.exception)
+    assert not path.exists()
 
 
 def test_the_command_names_the_first_wrong_call(tmp_path: Path) -> None:

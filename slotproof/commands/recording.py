@@ -14,7 +14,7 @@ from pathlib import Path
 from conformance.driver import exception_origin
 from conformance.driver.lockstep import Finding
 from conformance.driver.naming import UsageError
-from conformance.driver.protocol import Json, Unsupported
+from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines import registry
 from conformance.recording import asked
 from conformance.recording.segments import NotARecording
@@ -72,6 +72,12 @@ def demo(
         recorder = start(loaded.scheduler, file, ring=None)
     except (Unsupported, ValueError) as error:
         raise UsageError(f"--demo {engine}: {error}") from None
+    except EngineError:
+        raise
+    except Exception as error:
+        exception_origin.must_be_the_engines(error, "its scheduler's construction")
+        what = f"{type(error).__name__}: {error}"
+        raise UsageError(f"--demo {engine}: its scheduler cannot be built: the engine raised {what}") from None
     made, raised = 0, ""
     try:
         while made < steps:
