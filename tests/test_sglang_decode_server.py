@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from driven import NEWEST
 from test_sglang_server import NORMAL, asks, config, sent, turn
 
 from conformance.driver.protocol import Json
 from conformance.engines.sglang.launches import BY_PREFIX, ORDERS
+from conformance.stems.server.exclusions import ServerExclusion, may_ask_for
 
 RESERVES, CACHES = ("--num-reserved-decode-tokens", "2"), "--disaggregation-decode-enable-radix-cache"
 POOL = ("--max-total-tokens", "32", "--context-length", "24")
 DECODE = ("--disaggregation-mode", "decode", *RESERVES, *POOL)
 ON_TENSORS = ("--disaggregation-decode-retraction-backup", "cpu_tensor")
+UNSENT = ServerExclusion.UNSENT_WINDOW
 AT_ONCE = {"DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE": "0"}
 
 
-def decodes(*more: str, **environment: str) -> Json:
-    return config(*DECODE, *more, model="full") | ({"environment": environment} if environment else {})
+def decodes(*more: str, model: str = "full", **environment: str) -> Json:
+    return config(*DECODE, *more, model=model) | ({"environment": environment} if environment else {})
 
 
 def prefill(request: int, step: str) -> Json:
@@ -52,6 +57,11 @@ RETRACTS = [
     *(asks(0, 4, 15, fork=0), asks(1, 4, 15, fork=2), prefill(0, "registers"), prefill(1, "registers"), turn()),
     *(prefill(0, "completes"), prefill(1, "completes"), turn(60)),
 ]
+# A prompt whose first pages the tree has, with a window at their end; its tail begins behind them.
+GOES_ON = [
+    *(*comes(0, 13, 2, fork=99), prefill(0, "completes"), turn(5)),
+    *(*comes(1, 17, 2, fork=13), prefill(1, "completes"), turn(5)),
+]
 # A write that goes on after its request was taken back meets the row of another one.
 LATE = [
     *(*comes(0, 17, 2, fork=0), {"op": "abort", "request": 0}, turn(3)),
@@ -78,6 +88,44 @@ def test_what_a_prefill_server_does_is_followed_by_the_law(page: str) -> None:
     )
     assert "insert_leaf" in found[0]["done"]
     assert "insert_leaf" not in found[6]["done"], "without a cache nothing goes to a tree"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_row_with_a_window_begins_from_a_tail(cached: bool) -> None:
+    size = ("--page-size", "4", "--max-total-tokens", "64")
+    kind = (NORMAL, CACHES) if cached else (NORMAL, *ON_TENSORS)
+    steps = (USUAL, TAKEN_BACK, FAILS, RETRACTS, GOES_ON)
+    found = sent(*((decodes(*kind, *size, model="windowed"), one) for one in steps))
+    for said in found:
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert said["left"] == 0
+        assert {"admit_tail", "receive"} <= said["done"].keys()
+    assert ("release_swa" in found[4]["done"]) is cached, "the lock on a matched prefix leaves its window"
+
+
+@pytest.mark.engine
+def test_runs_avoid_each_prompt_of_which_the_tree_gets_more_than_was_sent() -> None:
+    """Such a prompt, and then a shorter one that begins with all of it but its last two tokens."""
+    cases = [(page, long) for page in (2, 4) for long in range(5, 14)]
+    runs = [
+        (
+            decodes(NORMAL, CACHES, "--page-size", str(page), "--max-total-tokens", "64", model="windowed"),
+            [
+                *(*comes(0, long, 1, fork=99), prefill(0, "completes"), turn(3)),
+                *(*comes(1, long - 1, 2, fork=long - 2), prefill(1, "completes"), turn(3)),
+            ],
+        )
+        for page, long in cases
+    ]
+    stopped = {case for case, said in zip(cases, sent(*runs), strict=True) if said.get("law") == "reads_own_content"}
+    assert stopped == {case for case in cases if not may_ask_for(_server(case[0]), [UNSENT], case[1])}
+
+
+def _server(page: int) -> Any:
+    """What a client knows of a decode server with a window of four tokens, and a cache."""
+    shape = {"page_size": page, "window": 4, "components": ["full", "swa"]}
+    return SimpleNamespace(engine=SimpleNamespace(shape=shape), lacks=())
 
 
 @pytest.mark.engine
