@@ -136,6 +136,23 @@ def test_a_request_goes_on_with_what_was_copied_when_it_gave_its_row_up() -> Non
         assert said["done"]["admit"] > 2, "one request was admitted twice"
 
 
+# Of what a request had, the full pool alone gets its part back.
+NO_WINDOW = """
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+    SWAKVPool.load_cpu_copy = lambda pool, copy, at, **_: pool.full_kv_pool.load_cpu_copy(copy["full"], at)
+"""
+
+
+@pytest.mark.engine
+def test_a_window_comes_back_with_a_retracted_request() -> None:
+    runs = [(decodes(NORMAL, *ON_TENSORS, model="windowed"), RETRACTS)]
+    (said,) = sent(*runs)
+    assert not {"law", "error", "refused"} & said.keys(), said
+    assert said["done"]["admit_tail"] > 2, "one request was admitted twice"
+    (said,) = sent(*runs, plant=NO_WINDOW)
+    assert said["law"] == "reads_own_content", said
+
+
 @pytest.mark.engine
 def test_a_row_that_is_free_too_early_is_written_for_another_request() -> None:
     """By default a row is free when the prefill server has said that it writes no more."""

@@ -65,7 +65,8 @@ class RowCopy(NamedTuple):
     """The KV cache of a request was copied to memory of its own (``saved``), or back from it. ``copy``: its number.
 
     ``slots``: of its tokens from the first on. ``swa_slots``: those to which they are mapped, 0 where to none; empty in
-    a model without layers with sliding window attention. ``state``: its state slot; 0 where none is copied.
+    a model without layers with sliding window attention. Of a copy that comes back: the slots into which its parts
+    went, in their order, 0 where one went nowhere. ``state``: its state slot; 0 where none is copied.
     """
 
     saved: bool

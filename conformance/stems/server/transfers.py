@@ -101,7 +101,7 @@ class TransferCalls:
         that those in flight are done before.
         """
         cache, pool = self._run.cache, full_pool(self._run.cache.rows)
-        pages = {slot // self._run.calls.page_size for slot in copy.slots}
+        pages = {slot // self._run.calls.page_size for slot in copy.slots if slot}
         for row in {pool.owner(page) for page in pages if held(pool, page)}:
             if cache.law.state.awaits(row) == UNFILLED:
                 cache.flights.ended_but(0)
