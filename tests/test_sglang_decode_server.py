@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from driven import NEWEST
 from test_sglang_server import NORMAL, asks, config, sent, turn
@@ -15,18 +18,21 @@ from conformance.engines.sglang.launches import (
     ONE_MORE,
     ORDERS,
     RECEIVES,
+    RECEIVING,
 )
-from conformance.stems.launches import MODEL
+from conformance.stems.launches import MODEL, LaunchChoice
+from conformance.stems.server.exclusions import ServerExclusion, may_ask_for
 
 RESERVES, CACHES = ("--num-reserved-decode-tokens", "2"), "--disaggregation-decode-enable-radix-cache"
 POOL = ("--max-total-tokens", "32", "--context-length", "24")
 DECODE = ("--disaggregation-mode", "decode", *RESERVES, *POOL)
 ON_TENSORS = ("--disaggregation-decode-retraction-backup", "cpu_tensor")
+UNSENT = ServerExclusion.UNSENT_WINDOW
 AT_ONCE = {"DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE": "0"}
 
 
-def decodes(*more: str, **environment: str) -> Json:
-    return config(*DECODE, *more, model="full") | ({"environment": environment} if environment else {})
+def decodes(*more: str, model: str = "full", **environment: str) -> Json:
+    return config(*DECODE, *more, model=model) | ({"environment": environment} if environment else {})
 
 
 def prefill(request: int, step: str) -> Json:
@@ -61,6 +67,11 @@ RETRACTS = [
     *(asks(0, 4, 15, fork=0), asks(1, 4, 15, fork=2), prefill(0, "registers"), prefill(1, "registers"), turn()),
     *(prefill(0, "completes"), prefill(1, "completes"), turn(60)),
 ]
+# A prompt whose first pages the tree has, with a window at their end; its tail begins behind them.
+GOES_ON = [
+    *(*comes(0, 13, 2, fork=99), prefill(0, "completes"), turn(5)),
+    *(*comes(1, 17, 2, fork=13), prefill(1, "completes"), turn(5)),
+]
 # A write that goes on after its request was taken back meets the row of another one.
 LATE = [
     *(*comes(0, 17, 2, fork=0), {"op": "abort", "request": 0}, turn(3)),
@@ -90,11 +101,66 @@ def test_what_a_prefill_server_does_is_followed_by_the_law(page: str) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_row_with_a_window_begins_from_a_tail(cached: bool) -> None:
+    size = ("--page-size", "4", "--max-total-tokens", "64")
+    kind = (NORMAL, CACHES) if cached else (NORMAL, *ON_TENSORS)
+    steps = (USUAL, TAKEN_BACK, FAILS, RETRACTS, GOES_ON)
+    found = sent(*((decodes(*kind, *size, model="windowed"), one) for one in steps))
+    for said in found:
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert said["left"] == 0
+        assert {"admit_tail", "receive"} <= said["done"].keys()
+    assert ("release_swa" in found[4]["done"]) is cached, "the lock on a matched prefix leaves its window"
+
+
+@pytest.mark.engine
+def test_runs_avoid_each_prompt_of_which_the_tree_gets_more_than_was_sent() -> None:
+    """Such a prompt, and then a shorter one that begins with all of it but its last two tokens."""
+    cases = [(page, long) for page in (2, 4) for long in range(5, 14)]
+    runs = [
+        (
+            decodes(NORMAL, CACHES, "--page-size", str(page), "--max-total-tokens", "64", model="windowed"),
+            [
+                *(*comes(0, long, 1, fork=99), prefill(0, "completes"), turn(3)),
+                *(*comes(1, long - 1, 2, fork=long - 2), prefill(1, "completes"), turn(3)),
+            ],
+        )
+        for page, long in cases
+    ]
+    stopped = {case for case, said in zip(cases, sent(*runs), strict=True) if said.get("law") == "reads_own_content"}
+    assert stopped == {case for case in cases if not may_ask_for(_server(case[0]), [UNSENT], case[1])}
+
+
+def _server(page: int) -> Any:
+    """What a client knows of a decode server with a window of four tokens, and a cache."""
+    shape = {"page_size": page, "window": 4, "components": ["full", "swa"]}
+    return SimpleNamespace(engine=SimpleNamespace(shape=shape), lacks=())
+
+
+@pytest.mark.engine
 def test_a_request_goes_on_with_what_was_copied_when_it_gave_its_row_up() -> None:
     for said in sent(*((decodes(*kind), RETRACTS) for kind in ((NORMAL, CACHES), (NORMAL, *ON_TENSORS), (CACHES,)))):
         assert not {"law", "error", "refused"} & said.keys(), said
         assert said["left"] == 0
         assert said["done"]["admit"] > 2, "one request was admitted twice"
+
+
+# Of what a request had, the full pool alone gets its part back.
+NO_WINDOW = """
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+    SWAKVPool.load_cpu_copy = lambda pool, copy, at, **_: pool.full_kv_pool.load_cpu_copy(copy["full"], at)
+"""
+
+
+@pytest.mark.engine
+def test_a_window_comes_back_with_a_retracted_request() -> None:
+    runs = [(decodes(NORMAL, *ON_TENSORS, model="windowed"), RETRACTS)]
+    (said,) = sent(*runs)
+    assert not {"law", "error", "refused"} & said.keys(), said
+    assert said["done"]["admit_tail"] > 2, "one request was admitted twice"
+    (said,) = sent(*runs, plant=NO_WINDOW)
+    assert said["law"] == "reads_own_content", said
 
 
 @pytest.mark.engine
@@ -150,12 +216,16 @@ def test_a_decode_server_comes_after_another_server_of_its_process() -> None:
         assert not {"law", "error", "refused"} & said.keys(), said
 
 
-def test_an_order_that_needs_a_cache_is_drawn_with_one_alone() -> None:
+@pytest.mark.parametrize("model", RECEIVING, ids=lambda one: one.name)
+def test_an_order_that_needs_a_cache_is_drawn_with_one_alone(model: LaunchChoice) -> None:
     """Without a cache a server of SGLang is not built in this order."""
     for kind in range(len(RECEIVES)):
         names = [one.name for one in LAUNCHES.every[ONE_MORE]]
-        numbers = {MODEL: len(LAUNCHES.models) - 1, DECODE_SERVER: kind, ONE_MORE: names.index(f"order {BY_UNCACHED}")}
+        numbers = {
+            **{MODEL: LAUNCHES.models.index(model), DECODE_SERVER: kind},
+            ONE_MORE: names.index(f"order {BY_UNCACHED}"),
+        }
         chosen = LAUNCHES.chosen(numbers)
-        assert chosen[MODEL].name == "decode"
+        assert chosen[MODEL] is model
         assert chosen[DECODE_SERVER] is RECEIVES[kind]
         assert (BY_UNCACHED in chosen[ONE_MORE].flags) == (CACHES in RECEIVES[kind].flags)

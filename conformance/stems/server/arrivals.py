@@ -58,7 +58,7 @@ class Arrivals:
 
     def _load(self, pool: str, slots: Sequence[int], held: Content) -> None:
         for slot, content in zip(slots, held, strict=False):
-            if content is not None:
+            if content is not None and slot:
                 self._shadow.write(pool, [slot], [content.prefix], content.writer)
 
     def _writes(self, transfer: Transfer) -> None:

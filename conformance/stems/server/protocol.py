@@ -65,8 +65,9 @@ class RowCopy(NamedTuple):
     """The KV cache of a request was copied to memory of its own (``saved``), or back from it. ``copy``: its number.
 
     ``slots``: of its tokens from the first on. ``swa_slots``: those to which they are mapped, 0 where to none; empty in
-    a model without layers with sliding window attention. ``state``: its state slot; 0 where none is copied. ``behind``:
-    the steps before the copy: the first so many of the server have written before it.
+    a model without layers with sliding window attention. Of a copy that comes back: the slots into which its parts
+    went, in their order, 0 where one went nowhere. ``state``: its state slot; 0 where none is copied. ``behind``: the
+    steps before the copy: the first so many of the server have written before it.
     """
 
     saved: bool

@@ -105,7 +105,7 @@ class TransferCalls:
     def _came_back(self, copy: RowCopy) -> None:
         """A row has what its request had before it gave a row up. The copy is loaded in the order of the passes."""
         cache, pool = self._run.cache, full_pool(self._run.cache.rows)
-        pages = {slot // self._run.calls.page_size for slot in copy.slots}
+        pages = {slot // self._run.calls.page_size for slot in copy.slots if slot}
         for row in {pool.owner(page) for page in pages if held(pool, page)}:
             if cache.law.state.awaits(row) == UNFILLED:
                 self.waited(copy.behind)

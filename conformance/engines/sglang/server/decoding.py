@@ -15,6 +15,7 @@ from conformance.engines.sglang.server.streams import PassesInFlight
 from conformance.stems.server.protocol import Destination, RowCopy, TransferStep
 
 ROLE = ("--disaggregation-mode", "decode")  # the launch flag of a decode server
+DECODES_CACHE = "--disaggregation-decode-enable-radix-cache"  # without it a decode server finds no prefix
 SAVES, LOADS = "get_cpu_copy", "load_cpu_copy"
 
 
@@ -88,12 +89,19 @@ class DecodeSide:
         return found
 
     def _noted(self, saves: bool, real: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, with marks in memory: each slot that is copied is marked with its place in the copy, and where the
+        copy is loaded, the marks say which slots got what.
+        """
+
         @functools.wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
+            slots: list[int] = args[0 if saves else 1].tolist()
+            for pool, own in self._places(slots):
+                for at, slot in enumerate(own, 1):
+                    pool.k_buffer[0][slot] = at if saves else 0
             before = self._passes.current.last
             answer = real(*args, **kwargs)
-            copy, slots = (answer, args[0]) if saves else args[:2]
-            self._note(saves, copy, slots.tolist(), max(before, self._passes.ended))
+            self._note(saves, answer if saves else args[0], slots, max(before, self._passes.ended))
             return answer
 
         return call
@@ -101,13 +109,27 @@ class DecodeSide:
     def _note(self, saves: bool, copy: Any, slots: Sequence[int], behind: int) -> None:
         """``behind``: so many forward passes are done before it. Where the call waits for some, it waits first."""
         number = next((at for at, one in enumerate(self._copies) if one is copy), len(self._copies))
+        places = [own for _, own in self._places(slots)] if saves else [*map(self._loaded, self._places(slots))]
         if number == len(self._copies):
             self._copies.append(copy)
-        self._backups.append(RowCopy(saves, number, list(slots), self._swa_slots(slots), 0, behind))
+        full, swa = (*places, [])[:2]
+        self._backups.append(RowCopy(saves, number, full, swa, 0, behind))
+
+    @staticmethod
+    def _loaded(place: tuple[Any, list[int]]) -> list[int]:
+        """The slot that each part of a copy went to; 0, where nothing is kept, if it went nowhere."""
+        pool, slots = place
+        marks = {int(pool.k_buffer[0][slot].flatten()[0]): slot for slot in slots}
+        return [marks.get(at, 0) for at in range(1, 1 + max(marks, default=0))]
+
+    def _places(self, slots: Sequence[int]) -> list[tuple[Any, list[int]]]:
+        """The pools that are copied, each with its slots."""
+        cache = self._scheduler.token_to_kv_pool_allocator.get_kvcache()
+        if not self._scheduler.is_hybrid_swa:
+            return [(cache, list(slots))]
+        return [(cache.full_kv_pool, list(slots)), (cache.swa_kv_pool, self._swa_slots(slots))]
 
     def _swa_slots(self, slots: Sequence[int]) -> list[int]:
-        """The slots to which these are mapped; none where there is no mapping."""
-        if not self._scheduler.is_hybrid_swa:
-            return []
+        """The slots to which these are mapped; 0 where one is not."""
         mapping = self._scheduler.token_to_kv_pool_allocator.full_to_swa_index_mapping
         return [int(mapping[slot]) for slot in slots]
