@@ -171,7 +171,8 @@ class Client:
             length = 0 if adds_nothing else length
             answer = 0 if wants_nothing else answer
         length = min(length, longest)
-        length -= not self._may(may_ask_for, run, length)
+        if not self._may(may_ask_for, run, length):
+            length -= 1
         tokens = [token(first + n, fork) for n in range(length)]
         stops = pick % 5 == 4 and self._may(may_stop, run)
         stop = {"stop": first + length + answer // 2} if stops else {}
