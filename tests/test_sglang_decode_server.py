@@ -210,6 +210,21 @@ def test_older_releases_have_no_decode_servers_here() -> None:
     assert NEWEST != "0.5.18"
 
 
+# What a release finds where it runs in a process that has no network.
+NO_NETWORK = """from sglang.srt.utils import network
+    network.get_local_ip_by_nic = network.get_local_ip_by_remote = lambda *_: None"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", ["0.5.19", NEWEST])
+def test_a_decode_server_comes_first_in_a_process_without_a_network(release: str) -> None:
+    """Where a check drives releases they have no network, and the first server of a process makes the engine of
+    transfers.
+    """
+    (said,) = sent((decodes(NORMAL, CACHES), USUAL), plant=NO_NETWORK, release=release)
+    assert not {"law", "error", "refused"} & said.keys(), said
+
+
 @pytest.mark.engine
 def test_a_decode_server_comes_after_another_server_of_its_process() -> None:
     for said in sent((config(NORMAL), [turn()]), (decodes(NORMAL, CACHES), USUAL)):

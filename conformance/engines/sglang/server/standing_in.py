@@ -480,7 +480,10 @@ ROWS: tuple[StandInRow, ...] = (
                 "the run says when the prefill server sends a message",
             ),
             (TRANSFERS, "requests", lambda place: place.network.requests, NO_PACKAGE, "a call is answered at once"),
-            (TRANSFERS, "get_local_ip_auto", lambda _: lambda: HOST, "it asks the network", "one address"),
+            *(
+                (module, "get_local_ip_auto", lambda _: lambda: HOST, "it asks the network", "one address")
+                for module in (TRANSFERS, TRANSFER_ENGINE)
+            ),
             (
                 TRANSFERS,
                 "threading",
