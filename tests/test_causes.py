@@ -168,7 +168,9 @@ ENDS = {
     "slow_storage_stops_server": "RuntimeError: Out of memory. Try to lower your batch size.",
     "transfer_under_pass": "into KV slot 8 now; the step in flight still writes a token of request 0 there",
     "turn_counts_draft_slot": "request 1 goes on after 4 tokens of its text",
+    "unsent_window": "request 1 goes on after 6 tokens of its text; the KV cache in SWA slot 6, of token 2, was never",
     "waiting_turn_keeps_state_copy": "request 33 computes token 12 of its text on a state after 4 tokens",
+    "window_is_no_room": "KV cache is full! Bug in memory estimation",
 }
 
 

@@ -50,10 +50,11 @@ class Arrivals:
     def copied(self, backups: Sequence[RowCopy]) -> None:
         """What requests had was copied, so that they can go on with it later, or loaded."""
         for one in backups:
+            parts = copied_slots(one)
             if one.saved:
-                self._copies[one.copy] = [[self._shadow.holds(pool, s) for s in slots] for pool, slots in _pools(one)]
+                self._copies[one.copy] = [[self._shadow.holds(pool, s) for s in slots] for pool, slots in parts]
             else:
-                for (pool, slots), held in zip(_pools(one), self._copies[one.copy], strict=True):
+                for (pool, slots), held in zip(parts, self._copies[one.copy], strict=True):
                     self._load(pool, slots, held)
 
     def _load(self, pool: str, slots: Sequence[int], held: Content) -> None:
@@ -62,13 +63,17 @@ class Arrivals:
                 self._shadow.write(pool, [slot], [content.prefix], content.writer)
 
     def _writes(self, transfer: Transfer) -> None:
-        to = transfer.destination
-        for pool, start, slots in ((FULL, to.start, to.slots), (SWA, to.swa_start, to.swa_slots)):
-            written = transfer.prefixes[start:]
-            self._shadow.write(pool, slots[: len(written)], written[: len(slots)], transfer.writer)
-        if to.state:
-            self._shadow.write(STATES, [to.state], transfer.prefixes[-1:], transfer.writer)
+        for pool, start, slots in written(transfer.destination, len(transfer.prefixes)):
+            prefixes = transfer.prefixes[start:]
+            self._shadow.write(pool, slots[: len(prefixes)], prefixes[: len(slots)], transfer.writer)
 
 
-def _pools(one: RowCopy) -> list[tuple[str, Sequence[int]]]:
+def written(to: Destination, length: int) -> list[tuple[str, int, Sequence[int]]]:
+    """What a transfer of a text of so many tokens writes: by pool, the slots of the tokens from a first one on."""
+    kv = [(FULL, to.start, to.slots), (SWA, to.swa_start, to.swa_slots)]
+    return [*kv, (STATES, length - 1, [to.state])] if to.state else kv
+
+
+def copied_slots(one: RowCopy) -> list[tuple[str, Sequence[int]]]:
+    """The slots of each pool that a copy is from, or into which its parts went."""
     return [(FULL, one.slots), (SWA, one.swa_slots), (STATES, [one.state] if one.state else [])]

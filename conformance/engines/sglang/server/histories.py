@@ -1,16 +1,16 @@
-"""What happened to each KV slot and each mamba state of a server, told to a developer who reads how a script ends."""
+"""What happened to each KV slot, SWA slot and mamba state of a server, told to one who reads how a script ends."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 
-from conformance.driver.shadow import FULL, STATES
+from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.server.protocol import ServerEvent
 
 LINES = 6  # of one place, the newest
-NAMES = {FULL: "KV slot", STATES: "mamba state"}
+NAMES = {FULL: "KV slot", SWA: "SWA slot", STATES: "mamba state"}
 FREE, CACHED = "is free", "belongs to the radix cache"
 EVENTS = {  # of ``ServerEvent``; what is not here is no news
     "arrived": "arrival",
@@ -41,7 +41,7 @@ class Histories:
         self.step = 0
         self._when = ""
         self._did: deque[str] = deque(maxlen=LINES)
-        self._owners: dict[str, dict[int, str]] = {FULL: {}, STATES: {}}
+        self._owners: dict[str, dict[int, str]] = {pool: {} for pool in NAMES}
         self._lines: dict[tuple[str, int], list[str]] = defaultdict(list)
         self._source: dict[int, list[str]] = {}  # of a state that was copied: what had happened to the one it is from
 
@@ -56,9 +56,13 @@ class Histories:
 
     def owned(self, seen: CacheSnapshot, page_size: int) -> None:
         """Adds a line for each slot that has another owner than at the last snapshot."""
-        pools = seen.rows.pools.full
-        free = {page * page_size + at for page in (*pools.free, *pools.released) for at in range(page_size)}
-        self._changed(FULL, _kv_owners(seen), free)
+        pools = seen.rows.pools
+        owners = _kv_owners(seen)
+        mapped = {pools.mapping[slot]: owner for slot, owner in owners.items()} if pools.mapping else {}
+        mapped.pop(0, None)  # the slots that are mapped to none
+        for pool, owned, has in ((FULL, owners, pools.full), (SWA, mapped, pools.swa)):
+            free = {page * page_size + at for page in (*has.free, *has.released) for at in range(page_size)}
+            self._changed(pool, owned, free)
         if seen.states is not None:
             self._changed(STATES, _state_owners(seen), {*seen.states.free, *seen.states.waiting})
 

@@ -1,14 +1,15 @@
 """A server of SGLang without the law, for scripts that show a finding to SGLang's developers.
 
 The release's own ``Scheduler`` runs. Slotproof stands in for the model, the device and the sockets (``docs/server.md``)
-and notes what each forward pass computes: the text whose KV cache is in each slot, and the text after which each
-recurrent state is. A pass that reads anything else than its own text ends the script with an ``AssertionError``, and so
-does a turn whose input is not what its session's turns have said, and then its client. Before the error the script
-tells what happened to the KV slot or the state that was read, or what the server did last.
+and notes what each forward pass computes: the text whose KV cache is in each slot, in the pool of the sliding windows
+too, and the text after which each recurrent state is. A pass that reads anything else than its own text ends the script
+with an ``AssertionError``, and so does a turn whose input is not what its session's turns have said, and then its
+client. Before the error the script tells what happened to the slot or the state that was read, or what the server did
+last.
 
-A decode server tells its prefill server where to write a prompt. Nothing says when that is written, so the script also
-ends where a step in flight still writes one of these KV slots. It ends, too, where a decode server computes nothing,
-though neither its prefill server nor a client has to do anything first.
+A decode server tells its prefill server where to write a prompt, which writes there and nowhere else. Nothing says when
+that is written, so the script also ends where a step in flight still writes one of these KV slots. It ends, too, where
+a decode server computes nothing, though neither its prefill server nor a client has to do anything first.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from conformance.driver.shadow import FULL, STATES
+from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.engines import registry
 from conformance.engines.sglang.server.histories import NAMES, Histories
 from conformance.stems.host_server.protocol import HostStep
 from conformance.stems.requests.request import token
-from conformance.stems.server.arrivals import ENDS, WRITES
+from conformance.stems.server.arrivals import ENDS, WRITES, copied_slots, written
 from conformance.stems.server.protocol import (
     POLL,
     TRANSFER,
@@ -65,15 +66,15 @@ class Server:
         config = {"model": model, "flags": [*flags], "environment": environment or {}, "sessions": sessions}
         self._hosts = WITH_HOST in flags
         self.engine: Any = loaded.makers["host_server" if self._hosts else "server"](config)
-        self.slots: dict[int, Text] = {}  # the text up to each token whose KV cache is in a slot
-        self.states: dict[int, Text] = {}  # the text after which a recurrent state is
+        # By pool, what is in a slot: the text up to the token whose KV cache it is, or after which a state is.
+        self.held: dict[str, dict[int, Text]] = {FULL: {}, SWA: {}, STATES: {}}
         self.on_host: dict[tuple[str, int], list[Text]] = {}  # by pool, what a slot of host memory was copied from
         self.copies: dict[int, HostStep] = {}  # those in flight between device and host memory
         self.said: dict[int, list[int]] = {}  # the text of each session: of its turns that ended well
         self._sent: dict[int, tuple[int, list[int]]] = {}  # of each request its session, and what its client sent
         self._forks: dict[int, int] = {}
         self._coming: dict[int, tuple[Destination, Text]] = {}  # what a prefill server writes, and where
-        self._kept: dict[int, list[Text]] = {}  # copies of what a request had when it gave its row up
+        self._kept: dict[int, list[list[Text]]] = {}  # by pool, copies of what a request had when it gave its row up
         self._paused = False
         self._still = 0  # steps of the loop since something was computed
         self._launched = 0  # steps
@@ -120,9 +121,17 @@ class Server:
                 self._arrives(request, destination, text)
 
     def _arrives(self, request: int, destination: Destination, text: Text) -> None:
-        for at, slot in zip(range(destination.start, len(text)), destination.slots, strict=False):
-            self.slots[slot] = text[: at + 1]
-            self._histories.note(FULL, slot, f"the prefill server writes token {at} of the text of request {request}")
+        for pool, start, slots in written(destination, len(text)):
+            for at, slot in zip(range(start, len(text)), slots, strict=False):
+                what = "the state after" if pool == STATES else "token"
+                who = f"the prefill server writes {what} {at} of the text of request {request}"
+                self._writes(pool, slot, text[: at + 1], who)
+
+    def _writes(self, pool: str, slot: int, text: Text, what: str) -> None:
+        """What is written to slot 0 of a pool is lost."""
+        if slot:
+            self.held[pool][slot] = text
+            self._histories.note(pool, slot, what)
 
     def steps(self, times: int = 1) -> None:
         """The server reads its messages, and makes so many steps of its loop."""
@@ -159,10 +168,13 @@ class Server:
     def _follows_prefill_server(self, event: ServerEvent) -> None:
         """Where it will write, and what a request had when it gave its row up."""
         for copy in event.backups:
+            parts = copied_slots(copy)
             if copy.saved:
-                self._kept[copy.copy] = [self.slots.get(slot, ()) for slot in copy.slots]
+                self._kept[copy.copy] = [[self.held[pool].get(slot, ()) for slot in slots] for pool, slots in parts]
             else:
-                self.slots.update(zip(copy.slots, self._kept[copy.copy], strict=False))
+                for (pool, slots), kept in zip(parts, self._kept[copy.copy], strict=True):
+                    for slot, text in zip(slots, kept, strict=False):
+                        self._writes(pool, slot, text, "what its request had is copied back into it")
         for request, known in event.requests.items() if event.destination is not None else ():
             assert event.destination is not None
             self._coming[request] = event.destination, (*known.tokens, *known.sampled)
@@ -210,11 +222,11 @@ class Server:
                 self._copies_state(source, target)
 
     def _copies_state(self, source: int, target: int) -> None:
-        has = self.states[target] = self.states.get(source, ())
+        has = self.held[STATES][target] = self.held[STATES].get(source, ())
         self._histories.copied(source, target, len(has))
 
     def _copied(self, copy: HostStep) -> None:
-        held = {FULL: self.slots, STATES: self.states}.get(copy.pool, {})
+        held = self.held.get(copy.pool, {})
         size = self.engine.host_pages[copy.pool]
         for slot, block in copy.pairs:
             places = range(block * size, (block + 1) * size)
@@ -250,15 +262,21 @@ class Server:
         text: Text = (*known.origin_input_ids, *known.output_ids)
         text += tuple(token(n, self._forks[one.request]) for n in range(len(text), one.end))
         rows = self.engine.scheduler.req_to_token_pool
-        self._reads(one, text, rows.req_to_token[one.row, : one.start].tolist())
+        mapping = self.engine.swa_mapping()  # None where there is one pool
+        slots = rows.req_to_token[one.row, : one.start].tolist()
+        self._reads(one, text, FULL, 0, slots)
+        if mapping is not None:
+            first = max(0, one.start - self.engine.shape["window"])
+            self._reads(one, text, SWA, first, [mapping[slot] for slot in slots[first:]])
         for at, slot in enumerate(one.slots, start=one.start):
-            self.slots[slot] = text[: at + 1] if at < one.end else ()
-            self._histories.note(FULL, slot, f"the pass writes token {at} of the text of request {one.request}")
+            has = text[: at + 1] if at < one.end else ()
+            for pool, place in ((FULL, slot), (SWA, 0 if mapping is None else mapping[slot])):
+                self._writes(pool, place, has, f"the pass writes token {at} of the text of request {one.request}")
         if state := self.engine.state_slot(one):
             self._runs_on(one, text, state)
 
     def _runs_on(self, one: ServerPass, text: Text, state: int) -> None:
-        has = self.states.get(state, ())
+        has = self.held[STATES].get(state, ())
         computes = f"request {one.request} computes token {one.start} of its text"
         of_own = "its own" if has == text[: len(has)] else "another"
         wrong = f"{computes} on a state after {len(has)} tokens of {of_own} text"
@@ -269,17 +287,20 @@ class Server:
             self._leaves(one.request, slot, text[:upto])
 
     def _leaves(self, request: int, state: int, text: Text) -> None:
-        self.states[state] = text
+        self.held[STATES][state] = text
         what = f"the pass leaves the state after {len(text)} tokens of the text of request {request} in it"
         self._histories.note(STATES, state, what)
 
-    def _reads(self, one: ServerPass, text: Text, slots: Sequence[int]) -> None:
-        for at, slot in enumerate(slots):
-            has = self.slots.get(slot)
-            what = "was never computed" if not has else f"is of token {len(has) - 1} of another text"
+    def _reads(self, one: ServerPass, text: Text, pool: str, first: int, slots: Sequence[int]) -> None:
+        """``slots``: of the tokens from ``first`` on."""
+        for at, slot in enumerate(slots, start=first):
+            has = self.held[pool].get(slot)
+            of = "its own" if has and has == text[: len(has)] else "another"
+            what = f"is of token {len(has) - 1} of {of} text" if has else "was never computed"
             who = f"request {one.request} goes on after {one.start} tokens of its text"
-            wrong = f"{who}; the KV cache in slot {slot}, of token {at}, {what}"
-            self._right(has == text[: at + 1], wrong, FULL, slot)
+            where = "slot" if pool == FULL else NAMES[pool]
+            wrong = f"{who}; the KV cache in {where} {slot}, of token {at}, {what}"
+            self._right(has == text[: at + 1], wrong, pool, slot)
 
     def _right(self, holds: bool, wrong: str, pool: str, place: int) -> None:
         """Raises ``AssertionError`` with what is ``wrong`` and the history of the place, unless it ``holds``."""
