@@ -2,6 +2,8 @@
 
 ``python tests/decode_server_edits.py RELEASE NAME ...`` prints for each edit and seed, as JSON, the law that drawn runs
 of ``server`` on decode servers find broken, and after how many seconds. What is known of the release is left out.
+
+The edits of ``WAITS`` and ``DOES_NOT_WAIT`` are tried on a kept trace (``tests/test_decode_streams.py``).
 """
 
 from __future__ import annotations
@@ -113,6 +115,85 @@ HARMLESS = {
     ),
 }
 ALL = {**BUGS, **HARMLESS}
+PAGES = "page_indices = self._transfer_page_indices(decode_req, kv_indices, page_size)"
+ON_DEVICE = "__import__('torch').get_device_module(self.scheduler.device)"
+ORDERS = "self.scheduler.schedule_stream.wait_stream(self.scheduler.forward_stream)"
+
+
+def _before(wait: str) -> Edit:
+    """The scheduler does this before it tells the slots to the prefill server, and before it reads them."""
+    return _arriving("_send_kv_metadata", PAGES, f"{wait}; {PAGES}")
+
+
+def _between(wait: str) -> Edit:
+    """It does this when it has read the slots, before it tells them."""
+    return _arriving("_send_kv_metadata", PAGES, f"{PAGES}; {wait}")
+
+
+# The step in flight has ended when the prefill server hears where to write: nothing is wrong.
+WAITS = {
+    "for_the_forward_stream": _between("self.scheduler.forward_stream.synchronize()"),
+    "for_an_event_behind_the_pass": _between(
+        f"done = {ON_DEVICE}.Event(); done.record(self.scheduler.forward_stream); done.synchronize()"
+    ),
+    "for_an_event_until_it_is_reached": _between(
+        f"done = {ON_DEVICE}.Event(); done.record(self.scheduler.forward_stream)\n"
+        "    while not done.query():\n        pass"
+    ),
+    "for_the_device": _between(f"{ON_DEVICE}.synchronize()"),
+    # The results of the step are copied behind it.
+    "for_the_copy_of_its_results": _between("self.scheduler.copy_stream.synchronize()"),
+    "for_its_result": _between(
+        "[one.copy_done.synchronize() for _, one in self.scheduler.result_queue if one.copy_done is not None]"
+    ),
+    # The stream of the scheduler waits for the step, and then the process waits for that stream.
+    "for_a_stream_that_waits": _between(f"{ORDERS}; self.scheduler.schedule_stream.synchronize()"),
+    # To read the slots is to wait for the stream on which they are read.
+    "for_the_slots_that_it_reads": _before(ORDERS),
+}
+# A request goes on with what was copied, in slots that a step in flight may still write: one of two waits is left out.
+RESTORES = {
+    "streams_are_not_ordered": _arriving("resume_retracted_reqs", "if self.scheduler.enable_overlap:", "if False:"),
+    "the_copy_waits_for_nothing": Edit(
+        "sglang.srt.mem_cache.memory_pool",
+        "MHATokenToKVPool.load_cpu_copy",
+        "current_platform.synchronize()",
+        "current_platform = __import__('unittest.mock').mock.Mock()",
+    ),
+}
+RESULTS = "sglang.srt.managers.scheduler_components.batch_result_processor"
+DECODED, EITHER = "SchedulerBatchResultProcessor.process_batch_result_decode", "req.finished() or req.is_retracted\n"
+# Bugs of servers whose steps overlap. Such a server is drawn where ``transfer_under_pass`` is repaired.
+OVERLAPPED = {
+    # A request that gave its row up gets the token of the step that was in flight.
+    "retracted_gets_a_token": (Edit(RESULTS, DECODED, EITHER, "req.finished()\n"),),
+    # A request that has ended ends again with the step that was in flight.
+    "ends_again": (Edit(RESULTS, DECODED, EITHER, "req.is_retracted\n"),),
+    "restored_under_a_pass": (*RESTORES.values(),),
+}
+# The step may still write: as in the release, the law is broken.
+DOES_NOT_WAIT = {
+    # The streams of the device are in order, and the prefill server is no stream.
+    "orders_streams_alone": _between(ORDERS),
+    # The stream of the scheduler waits for what the step reads, not for what it writes.
+    "waits_for_its_own_stream": _between("self.scheduler.schedule_stream.synchronize()"),
+    "waits_for_an_event_of_its_own_stream": _between(f"done = {ON_DEVICE}.Event(); done.record(); done.synchronize()"),
+    "waits_for_an_event_that_was_never_recorded": _between(f"{ON_DEVICE}.Event().synchronize()"),
+    "asks_once_whether_an_event_is_reached": _between(
+        f"done = {ON_DEVICE}.Event(); done.record(self.scheduler.forward_stream); done.query()"
+    ),
+    "waits_when_it_has_told": _arriving(
+        "_send_kv_metadata",
+        "self._num_published_destinations += 1",
+        "self.scheduler.forward_stream.synchronize(); self._num_published_destinations += 1",
+    ),
+    "waits_while_it_tells": Edit(
+        COMMON,
+        "CommonKVReceiver._send_bootstrap_message",
+        "sock.send_multipart(message)",
+        "sock.send_multipart(message); __import__('torch').cpu.synchronize()",
+    ),
+}
 
 
 def decoding(launches: Launches) -> Launches:

@@ -150,6 +150,7 @@ def test_the_script_of_a_page_shows_the_cause(cause: Cause) -> None:
 # What the program of a page ends with.
 ENDS = {
     "admission_counts_no_states": "Not enough space for mamba ping pong idx",
+    "arrived_prompt_is_matched_again": "Trying to create tensor with negative dimension -1: [-1]",
     "cancelled_turn_is_saved": "request 3: its input is [1, 1001, 5, 6, 7, 8, 3005], not [1, 1001, 3005]",
     "chunk_ends_inside_page": "request 2 computes token 8 of its text on a state after 9 tokens of another text",
     "empty_turn_cuts_session": "a reused row must carry allocated KV",
@@ -157,11 +158,13 @@ ENDS = {
     "freed_window_enters_tree": "pool memory leak detected",
     "host_backups_hold_states": "Can not alloc mamba cache",
     "host_copies_count_as_busy": "release_memory_occupation should be called only when server is idle",
+    "paused_request_asks_for_too_much": "request 0 waits: in 50 steps of its loop the server computed nothing",
     "prefill_turns_no_track": "request 1 computes token 256 of its text on a state after 512 tokens of another text",
     "refused_load_forgets_state": "request 5 computes token 10 of its text on a state after 0 tokens of its own text",
     "dfs_order_meets_session": "'_VirtualNode' object cannot be interpreted as an integer",
     "rejected_turn_keeps_session": "session_id='1' already has a slot",
     "retracted_turn_is_saved": "request 1 goes on after 8 tokens of its text",
+    "retracted_waits_behind_arrived": "request 0 waits: in 50 steps of its loop the server computed nothing",
     "slow_storage_stops_server": "RuntimeError: Out of memory. Try to lower your batch size.",
     "transfer_under_pass": "into KV slot 8 now; the step in flight still writes a token of request 0 there",
     "turn_counts_draft_slot": "request 1 goes on after 4 tokens of its text",

@@ -7,7 +7,16 @@ from driven import NEWEST
 from test_sglang_server import NORMAL, asks, config, sent, turn
 
 from conformance.driver.protocol import Json
-from conformance.engines.sglang.launches import BY_PREFIX, ORDERS
+from conformance.engines.sglang.launches import (
+    BY_PREFIX,
+    BY_UNCACHED,
+    DECODE_SERVER,
+    LAUNCHES,
+    ONE_MORE,
+    ORDERS,
+    RECEIVES,
+)
+from conformance.stems.launches import MODEL
 
 RESERVES, CACHES = ("--num-reserved-decode-tokens", "2"), "--disaggregation-decode-enable-radix-cache"
 POOL = ("--max-total-tokens", "32", "--context-length", "24")
@@ -139,3 +148,14 @@ def test_older_releases_have_no_decode_servers_here() -> None:
 def test_a_decode_server_comes_after_another_server_of_its_process() -> None:
     for said in sent((config(NORMAL), [turn()]), (decodes(NORMAL, CACHES), USUAL)):
         assert not {"law", "error", "refused"} & said.keys(), said
+
+
+def test_an_order_that_needs_a_cache_is_drawn_with_one_alone() -> None:
+    """Without a cache a server of SGLang is not built in this order."""
+    for kind in range(len(RECEIVES)):
+        names = [one.name for one in LAUNCHES.every[ONE_MORE]]
+        numbers = {MODEL: len(LAUNCHES.models) - 1, DECODE_SERVER: kind, ONE_MORE: names.index(f"order {BY_UNCACHED}")}
+        chosen = LAUNCHES.chosen(numbers)
+        assert chosen[MODEL].name == "decode"
+        assert chosen[DECODE_SERVER] is RECEIVES[kind]
+        assert (BY_UNCACHED in chosen[ONE_MORE].flags) == (CACHES in RECEIVES[kind].flags)

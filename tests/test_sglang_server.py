@@ -22,6 +22,7 @@ from conformance.engines.sglang.server.launching import environment_with
 from conformance.engines.sglang.server.network import Network
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import Place, StandInRow, put_in_place
+from conformance.engines.sglang.server.streams import PassDevice
 from conformance.stems.server.served import GOES_ON
 from conformance.traces import trace_files
 
@@ -193,7 +194,8 @@ def stood_in(modules: dict[str, set[str]]) -> dict[str, Any]:
         StandInRow("groups", "kind", lambda _: 3, "", "", Releases("kinds")),
     ]
     network = Network(lambda _: no_server())
-    put_in_place(Place(fake, lambda _: Socket(), type, ServerClock(int), no_server, CopyDevice(), network), rows)
+    devices = CopyDevice(), PassDevice()
+    put_in_place(Place(fake, lambda _: Socket(), type, ServerClock(int), no_server, *devices, network), rows)
     return dict(vars(fake.module("groups")))
 
 

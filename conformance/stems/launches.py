@@ -41,7 +41,7 @@ class Launches(NamedTuple):
 
     ``models``: names of its models; a choice's flags are what a server needs for this one. ``sessions``: whether and
     how many sessions it has. ``options``: what is chosen beside these. The first choice of each option is the plain
-    one. ``never``: pairs of choices that the engine refuses at launch; each of them has one that is not the plain one.
+    one. ``never``: choices that the engine refuses together at launch; one of each is not the plain one.
     ``avoided``: by the name of an exclusion, the choices that must come together for runs to meet the known difference
     that it avoids.
     """

@@ -80,7 +80,8 @@ RECEIVES = (
 )
 DECODE_SERVER = "decode server"
 ONE_MORE, DELAYED, BY_TREE = "one more", "prefills delayed", "dfs-weight"
-ORDERS = (BY_TREE, "hrrn", "shortest-prefill-first", "lof", "random")
+BY_UNCACHED = "shortest-prefill-first"
+ORDERS = (BY_TREE, "hrrn", BY_UNCACHED, "lof", "random")
 TLRU = {"threshold": 8, "next_prompt_estimate": 2}  # in tokens
 # Options that change which slots are taken or freed. A server gets at most one of them, so that they do not hide each
 # other. Of what a release reads when one of its modules is imported, a process has one value: that is not here.
@@ -129,7 +130,7 @@ PRIORITY = "--enable-priority-scheduling"
 # The choices that let requests have priorities.
 PRIORITIES = (("priority", "priority"), *((ONE_MORE, one.name) for one in RARE if PRIORITY in one.flags))
 # Orders by what the tree has of each text.
-BY_PREFIX = (("order", "lpm"), *((ONE_MORE, f"order {name}") for name in (BY_TREE, "hrrn", "shortest-prefill-first")))
+BY_PREFIX = (("order", "lpm"), *((ONE_MORE, f"order {name}") for name in (BY_TREE, "hrrn", BY_UNCACHED)))
 OTHERS = ("windowed", "full", "sliding", "recurrent")
 LAUNCHES = Launches(
     models=(*map(LaunchChoice, OTHERS), TRACKED, *RECEIVING),
@@ -169,6 +170,13 @@ LAUNCHES = Launches(
             *(pair(MODEL, name, DECODE_SERVER, one.name) for name in (*OTHERS, TRACKED.name) for one in RECEIVES[1:]),
             *(pair(MODEL, one.name, SESSIONS, _sessions(count).name) for one in RECEIVING for count in (1, 2)),
             *(pair(MODEL, one.name, "drafts", "drafts") for one in RECEIVING),
+            # This order asks for a cache.
+            *(
+                frozenset({(MODEL, one.name), (DECODE_SERVER, kind.name), (ONE_MORE, f"order {BY_UNCACHED}")})
+                for one in RECEIVING
+                for kind in RECEIVES
+                if CACHES not in kind.flags
+            ),
             *(pair(MODEL, one.name, "lazy tracks", "lazy tracks") for one in RECEIVING),
         }
     ),

@@ -65,7 +65,8 @@ class RowCopy(NamedTuple):
     """The KV cache of a request was copied to memory of its own (``saved``), or back from it. ``copy``: its number.
 
     ``slots``: of its tokens from the first on. ``swa_slots``: those to which they are mapped, 0 where to none; empty in
-    a model without layers with sliding window attention. ``state``: its state slot; 0 where none is copied.
+    a model without layers with sliding window attention. ``state``: its state slot; 0 where none is copied. ``behind``:
+    the steps before the copy: the first so many of the server have written before it.
     """
 
     saved: bool
@@ -73,6 +74,7 @@ class RowCopy(NamedTuple):
     slots: Sequence[int]
     swa_slots: Sequence[int]
     state: int
+    behind: int = 0
 
 
 class ServedRequest(NamedTuple):
@@ -112,7 +114,8 @@ class ServerEvent(NamedTuple):
     ``poll``, how many requests were in the batch of the turn that ends there; its ``requests`` are all that the server
     has, and ``waiting`` are those of them that wait, in the order of the queue. ``wanted``: of ``states_begun``, how
     many slots are asked for. ``destination``: of ``transfer_begun``. ``backups``: the copies that a decode server has
-    made and loaded since the last event.
+    made and loaded since the last event. ``done``: of a decode server, for how many of its steps, from the first on, it
+    had waited, so that their passes write no more; of ``transfer_begun``, when the prefill server was told.
     """
 
     kind: str
@@ -124,6 +127,7 @@ class ServerEvent(NamedTuple):
     wanted: int = 0
     destination: Destination | None = None
     backups: Sequence[RowCopy] = ()
+    done: int = 0
 
 
 class ServerEngine(Engine, Protocol):

@@ -128,6 +128,7 @@ class ServerRun(ServedClients):
         """Explains an event."""
         self.cache.follow_tracks()
         self.transfers.copied(event.backups)
+        self.transfers.waited(event.done)
         self.economy.happens(event.kind, self.seen.tree)
         if event.kind == POLL:
             self._polls(event)
@@ -252,7 +253,9 @@ class ServerRun(ServedClients):
                 self.cache.states.written(one.request, *one.tracked)
         tracked = [one.request for one in event.passes if one.tracked is not None]
         self.economy.launched(tracked, self.calls.row_of.keys() - self.sent_to.keys(), self._named_states)
-        if self.cache.stateful or TRANSFER not in self.lacks:
+        if TRANSFER not in self.lacks:
+            self.cache.flights.launched(map(self._pass_of_row, event.passes))
+        elif self.cache.stateful:
             self.cache.flights.ended_but(1)  # of two steps in flight, a server processes the older one next
             self.cache.flights.launched(map(self._pass_of_row, event.passes))
 
@@ -263,7 +266,8 @@ class ServerRun(ServedClients):
 
     def _resulted(self, _: ServerEvent) -> None:
         """The result of the oldest step in flight has come."""
-        self.cache.flights.ended()
+        if TRANSFER in self.lacks:
+            self.cache.flights.ended()
         self.economy.resulted()
 
     def _computes_own(self, one: ServerPass, known: RunRequest) -> None:

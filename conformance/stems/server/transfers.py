@@ -32,6 +32,7 @@ class Receiving(Protocol):
     calls: RequestCalls
     cache: CacheRun
     lacks: Collection[str]
+    batches: int
     here: set[int]
     coming: set[int]
 
@@ -89,6 +90,11 @@ class TransferCalls:
 
     # What the server tells.
 
+    def waited(self, done: int) -> None:
+        """A decode server has waited for so many of its steps: their passes write no more."""
+        if TRANSFER not in self._run.lacks:
+            self._run.cache.flights.ended_but(self._run.batches - done)
+
     def copied(self, backups: Sequence[RowCopy]) -> None:
         """What requests had was copied, or came back into their rows."""
         self.arrivals.copied(backups)
@@ -97,14 +103,12 @@ class TransferCalls:
                 self._came_back(one)
 
     def _came_back(self, copy: RowCopy) -> None:
-        """A row has what its request had before it gave a row up. The server loads it in the order of the passes, so
-        that those in flight are done before.
-        """
+        """A row has what its request had before it gave a row up. The copy is loaded in the order of the passes."""
         cache, pool = self._run.cache, full_pool(self._run.cache.rows)
         pages = {slot // self._run.calls.page_size for slot in copy.slots}
         for row in {pool.owner(page) for page in pages if held(pool, page)}:
             if cache.law.state.awaits(row) == UNFILLED:
-                cache.flights.ended_but(0)
+                self.waited(copy.behind)
                 cache.has_come(row)
 
     def asked(self, event: ServerEvent) -> None:

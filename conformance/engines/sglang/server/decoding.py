@@ -11,6 +11,7 @@ from typing import Any
 
 from conformance.engines.sglang.releases.server_parts import calls
 from conformance.engines.sglang.server.receiving import PrefillServer
+from conformance.engines.sglang.server.streams import PassesInFlight
 from conformance.stems.server.protocol import Destination, RowCopy, TransferStep
 
 ROLE = ("--disaggregation-mode", "decode")  # the launch flag of a decode server
@@ -23,10 +24,10 @@ def is_decode_server(flags: Sequence[str]) -> bool:
 
 
 class DecodeSide:
-    """One decode server. ``prefill``: where its prompts are computed."""
+    """One decode server. ``prefill``: where its prompts are computed. ``passes``: its forward passes."""
 
-    def __init__(self, scheduler: Any, prefill: PrefillServer) -> None:
-        self._scheduler, self.prefill = scheduler, prefill
+    def __init__(self, scheduler: Any, prefill: PrefillServer, passes: PassesInFlight) -> None:
+        self._scheduler, self.prefill, self._passes = scheduler, prefill, passes
         self._arriving, self._receiving = scheduler.disagg_decode_prealloc_queue, scheduler.disagg_decode_transfer_queue
         self._backups: list[RowCopy] = []
         self._copies: list[Any] = []  # each that was made, so that it is known again
@@ -89,18 +90,20 @@ class DecodeSide:
     def _noted(self, saves: bool, real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
+            before = self._passes.current.last
             answer = real(*args, **kwargs)
             copy, slots = (answer, args[0]) if saves else args[:2]
-            self._note(saves, copy, slots.tolist())
+            self._note(saves, copy, slots.tolist(), max(before, self._passes.ended))
             return answer
 
         return call
 
-    def _note(self, saves: bool, copy: Any, slots: Sequence[int]) -> None:
+    def _note(self, saves: bool, copy: Any, slots: Sequence[int], behind: int) -> None:
+        """``behind``: so many forward passes are done before it. Where the call waits for some, it waits first."""
         number = next((at for at, one in enumerate(self._copies) if one is copy), len(self._copies))
         if number == len(self._copies):
             self._copies.append(copy)
-        self._backups.append(RowCopy(saves, number, list(slots), self._swa_slots(slots), 0))
+        self._backups.append(RowCopy(saves, number, list(slots), self._swa_slots(slots), 0, behind))
 
     def _swa_slots(self, slots: Sequence[int]) -> list[int]:
         """The slots to which these are mapped; none where there is no mapping."""

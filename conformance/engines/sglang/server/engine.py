@@ -7,7 +7,8 @@ The server's event loop runs in a greenlet of its own. It stops where it polls f
 from __future__ import annotations
 
 from array import array
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from typing import Any, Protocol
 
@@ -34,6 +35,7 @@ from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
 from conformance.engines.sglang.server.storage_memory import StorageWatch
 from conformance.engines.sglang.server.storing import THREADS
+from conformance.engines.sglang.server.streams import PassDevice, PassesInFlight
 from conformance.engines.sglang.server.watching import (
     ASKED,
     DECODES,
@@ -83,14 +85,17 @@ def make_host_server(release: Release, config: Json) -> SGLangServer:
     """As ``make_server``, a server with host memory."""
     if not copies_by_engine(release.imported):
         raise Unsupported("the release has no engine of its own for copies to and from host memory")
-    # As on CUDA, the scheduler keeps what it writes behind what passes in flight read.
-    environment = {**config.get("environment", {}), BARRIER: "1"}
-    return SGLangServer(servers(release), config | {"environment": environment}, with_host=True)
+    return SGLangServer(servers(release), _with_barrier(config), with_host=True)
 
 
 def make_server(release: Release, config: Json) -> SGLangServer:
     """A server of a configuration. ``Unsupported`` where the release refuses its flags, or no server runs here."""
-    return SGLangServer(servers(release), config)
+    return SGLangServer(servers(release), _with_barrier(config) if is_decode_server(config["flags"]) else config)
+
+
+def _with_barrier(config: Json) -> Json:
+    """As on CUDA, the scheduler keeps what it writes behind what passes in flight read."""
+    return config | {"environment": {**config.get("environment", {}), BARRIER: "1"}}
 
 
 class Servers:
@@ -106,10 +111,10 @@ class Servers:
         runner = partial(
             runner_class, logits=runtime, output=output, passes=self._passed, in_order=self._copies_in_order
         )
-        self.device = CopyDevice()
-        self.network = Network(partial(PrefillServer, imported))
+        self.device, self.streams = CopyDevice(), PassDevice()
+        self.network = Network(partial(PrefillServer, imported, lambda: self.streams.now.ended))
         clock = ServerClock(self._turns)
-        place = Place(imported, self._socket, runner, clock, self._running, self.device, self.network)
+        place = Place(imported, self._socket, runner, clock, self._running, self.device, self.streams, self.network)
         put_in_place(place)
         watch_functions(imported)
         self.now: RunningServer | None = None
@@ -161,7 +166,8 @@ class SGLangServer:
         decodes = is_decode_server(config["flags"])
         if decodes and not DECODES.include(self.release.imported):
             raise Unsupported(f"sglang {self.release.label}: decode servers are driven from 0.5.19 on")
-        servers.now = self
+        servers.now, self._passes = self, PassesInFlight()
+        servers.streams.now = self._passes
         try:
             self.scheduler, self._context = servers.launcher.launch(
                 config["model"],
@@ -187,7 +193,7 @@ class SGLangServer:
         self.decodes: DecodeSide | None = None
         if decodes:
             assert isinstance(servers.network.now, PrefillServer), "a decode server opens its socket when it is made"
-            self.decodes = DecodeSide(self.scheduler, servers.network.now)
+            self.decodes = DecodeSide(self.scheduler, servers.network.now, self._passes)
         self._reader = ServerReader(self.release, self.scheduler, self)
         if self._reader.stateful or self.host is not None or decodes:
             self._watch.watch_results(self.scheduler)
@@ -289,7 +295,7 @@ class SGLangServer:
 
     def transfer(self, request: int, step: TransferStep) -> None:
         """The prefill server of the run."""
-        with self._servers.launcher.within(self._context):
+        with self._within():
             self._decodes.does(_room(request), step, self._first[request])
 
     def transfer_steps(self, request: int) -> list[TransferStep]:
@@ -302,7 +308,8 @@ class SGLangServer:
         request = room - 1
         known = self.requests[request]
         destination = self._decodes.destination(room, len(known.origin_input_ids) + len(known.output_ids))
-        self._stop(ServerEvent(ASKED, {request: self._known(request)}, destination=destination))
+        asked = ServerEvent(ASKED, {request: self._known(request)}, destination=destination)
+        self._stop(asked, self._decodes.prefill.room(room).done)
 
     @property
     def _decodes(self) -> DecodeSide:
@@ -310,6 +317,17 @@ class SGLangServer:
         return self.decodes
 
     # The loop.
+
+    @contextmanager
+    def _within(self) -> Iterator[None]:
+        """While this lasts, the release works for this server."""
+        streams = self._servers.streams
+        before, streams.now = streams.now, self._passes
+        try:
+            with self._servers.launcher.within(self._context):
+                yield
+        finally:
+            streams.now = before
 
     def go_on(self) -> ServerEvent:
         """Lets the loop run to its next stop."""
@@ -319,7 +337,7 @@ class SGLangServer:
         servers.now, ServerWatch.now, self._run = self, self._watch, greenlet.getcurrent()
         servers.network.now = None if self.decodes is None else self.decodes.prefill
         try:
-            with servers.launcher.within(self._context):
+            with self._within():
                 event = self._loop.switch()
         except Exception as error:
             self._stopped = error
@@ -330,7 +348,9 @@ class SGLangServer:
             raise EngineError("the event loop of the server has ended")
         return event
 
-    def _stop(self, event: ServerEvent) -> None:
+    def _stop(self, event: ServerEvent, done: int | None = None) -> None:
+        """Control goes to the run. ``done``: the passes for which the server had waited; ``None``: by now."""
+        event = event._replace(done=self._passes.ended if done is None else done)
         if self.decodes is not None:
             event = event._replace(backups=self.decodes.backups())
         # The loop runs in a mode of torch that holds for its thread, and the run has another one.
@@ -355,6 +375,7 @@ class SGLangServer:
 
     def passed(self, passes: list[ServerPass]) -> list[list[int]]:
         """A forward pass was launched: for each request the tokens that it samples, one unless it verifies a draft."""
+        self._passes.launch()
         self._batch = len(passes)
         if self.host is not None:
             self.host.read_layers()
@@ -382,6 +403,8 @@ class SGLangServer:
         elif kind == STATES_BEGUN:
             self._stop(ServerEvent(kind, wanted=int(whom[0])))
         elif kind in OF_NOBODY:
+            if kind == RESULTED and whom[0].copy_done is None:
+                self._passes.current.synchronize()  # the tokens are read where they are
             self._stop(ServerEvent(kind))
         elif whom or kind != ADMITTED:  # a request that is not admitted gets no lock
             numbers = [int(one.rid) for one in whom]
@@ -440,7 +463,7 @@ class SGLangServer:
         """``get_new_batch_prefill`` with this request alone in the queue, in a forked process."""
 
         def ask() -> str:
-            with self._servers.launcher.within(self._context), self._watch.off():
+            with self._within(), self._watch.off():
                 if self.decodes is not None:
                     return "yes" if self.decodes.grants(self.requests[request]) else ""
                 self.scheduler.waiting_queue = [self.requests[request]]
@@ -451,7 +474,7 @@ class SGLangServer:
 
     def idle_problems(self) -> list[str]:
         """``SchedulerInvariantChecker``, as ``on_idle`` asks it."""
-        with self._servers.launcher.within(self._context):
+        with self._within():
             if not self.scheduler.is_fully_idle() or (self.decodes is not None and self.decodes.puts_off):
                 return []
             leaks, words = self.scheduler.invariant_checker._check_all_pools(
@@ -477,7 +500,7 @@ class SGLangServer:
 
     def storage_goes_on(self, thread: StorageThread, outcome: StorageOutcome) -> None:
         """A thread of the controller."""
-        with self._servers.launcher.within(self._context):
+        with self._within():
             self._storage.go_on(thread, outcome)
 
     def prefix_slots(self, one: ServerPass) -> list[int]:
@@ -502,7 +525,7 @@ class SGLangServer:
         """``evict`` and ``evict_host`` of all, in a forked process."""
 
         def kept() -> str:
-            with self._servers.launcher.within(self._context), self._watch.off():
+            with self._within(), self._watch.off():
                 try:
                     slots = self._host.kept()
                 except Exception as error:

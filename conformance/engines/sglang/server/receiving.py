@@ -35,7 +35,8 @@ RECURRENT, WINDOW = "mamba", "swa"  # kinds of state, beside the pages of the fu
 class TransferRoom:
     """One transfer. ``registered``: the prefill server has taken the request. ``asked``: the message by which the
     decode server has said where it is to write. ``stops``: the decode server has told it to stop; ``generation``: the
-    number by which it wants to hear that it did. ``broken``: it cannot say whether it has stopped.
+    number by which it wants to hear that it did. ``broken``: it cannot say whether it has stopped. ``done``: for so
+    many forward passes the decode server had waited when it sent the message.
     """
 
     registered: bool = False
@@ -43,13 +44,16 @@ class TransferRoom:
     stops: bool = False
     generation: tuple[bytes, ...] = ()
     broken: bool = False
+    done: int = 0
 
 
 class PrefillServer:
-    """The prefill server of one decode server. ``inbox``: where the decode server listens."""
+    """The prefill server of one decode server. ``inbox``: where the decode server listens. ``passes_done``: for how
+    many forward passes it has waited.
+    """
 
-    def __init__(self, imported: Imported, inbox: Inbox) -> None:
-        self.inbox = inbox
+    def __init__(self, imported: Imported, passes_done: Callable[[], int], inbox: Inbox) -> None:
+        self.inbox, self._passes_done = inbox, passes_done
         self._connections = imported.module(CONNECTIONS)
         known = imported.module(COMMON).PrefillServerInfo.__dataclass_fields__
         self._info = {name: value for name, value in INFO.items() if name in known}
@@ -72,7 +76,7 @@ class PrefillServer:
         else:
             asked = self._connections.TransferInfo.from_zmq(frames)
             room = self.room(asked.room)
-            room.asked, room.stops, room.broken = asked, False, False
+            room.asked, room.stops, room.broken, room.done = asked, False, False, self._passes_done()
 
     def is_asked(self, number: int) -> bool:
         """The decode server has said where a transfer is to be written."""

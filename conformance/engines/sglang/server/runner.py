@@ -11,8 +11,6 @@ import torch
 from conformance.driver.protocol import EngineError
 from conformance.stems.server.protocol import ServerPass
 
-SHARED_READS = object()  # stands for the event that a decode records when it has read what requests share
-
 
 def runner_class(
     base: Any,
@@ -39,10 +37,12 @@ def runner_class(
             """One pass over a batch. First the states are copied that its requests begin with."""
             with in_order():
                 self._maybe_execute_deferred_mamba_cow_and_clear(forward_batch)
+            read = torch.get_device_module(self.device).Event()
+            read.record()
             self.sampled = [token for tokens in passes(passes_of(forward_batch)) for token in tokens]
             if forward_batch.forward_mode.is_decode():
                 # As a graph of CUDA does: the event stands before the pass writes KV cache.
-                self.shared_read_done_event = SHARED_READS
+                self.shared_read_done_event = read
             return output(logits_output=logits(next_token_logits=None), can_run_graph=False)
 
         def sample(self, _logits: Any, forward_batch: Any) -> torch.Tensor:

@@ -76,7 +76,8 @@ class Server:
         self._kept: dict[int, list[Text]] = {}  # copies of what a request had when it gave its row up
         self._paused = False
         self._still = 0  # steps of the loop since something was computed
-        self._in_flight: deque[Sequence[ServerPass]] = deque(maxlen=2)  # steps without a result, the oldest first
+        self._launched = 0  # steps
+        self._in_flight: deque[Sequence[ServerPass]] = deque()  # steps that may still write, the oldest first
         self._histories = Histories()
         self._page_size: int = self.engine.shape["page_size"]
         sys.excepthook = partial(_end_script, self._histories)
@@ -168,10 +169,11 @@ class Server:
             self._is_told(request, event.destination)
 
     def _follows_steps(self, event: ServerEvent) -> None:
-        """Which forward passes may still write."""
-        if event.kind == "resulted" and self._in_flight:
+        """Which forward passes may still write: those for which a decode server has not waited."""
+        while len(self._in_flight) > self._launched - event.done:
             self._in_flight.popleft()
-        elif event.kind == "passed":
+        if event.kind == "passed":
+            self._launched += 1
             self._in_flight.append(event.passes)
 
     def _is_told(self, request: int, to: Destination) -> None:

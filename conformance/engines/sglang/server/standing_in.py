@@ -38,6 +38,7 @@ from conformance.engines.sglang.server.drafting import Drafts, worker_class
 from conformance.engines.sglang.server.network import FUTURES, HOST, Network, TransferEngine, beside_of, clock_of
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 from conformance.engines.sglang.server.storing import PageHashes, StorageQueue, threading_of
+from conformance.engines.sglang.server.streams import PassDevice
 from conformance.engines.sglang.server.watching import DECODE, DECODES
 
 IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_runner", "server_args")
@@ -50,6 +51,9 @@ RECEIVERS = f"{TRANSFERS}.CommonKVReceiver"  # the name is one of this class
 ALONE = "fake"  # the backend of torch for groups that talk to nobody
 EVERYWHERE = "*"  # the name is set in each module of the release that has it
 TENSOR = "torch.Tensor"  # the name is a method of a tensor
+CPU = "torch.cpu"  # the device of each server
+PLATFORMS = "platforms.device_mixin"
+PLATFORM = f"{PLATFORMS}.DeviceMixin"  # the name is one of this class
 REQUEST = "managers.schedule_batch.Req"  # the name is a method of a request
 SCHEDULER, RUNNER = "managers.scheduler", "model_executor.model_runner"
 DRAFT_FLAGS = "arg_groups.speculative_hook"
@@ -70,8 +74,9 @@ class Place:
 
     ``sockets`` is called with the name of a socket. ``runner`` makes the class that stands for ``ModelRunner`` of that
     class. ``clock``: the time of the server that runs. ``drafts``: the server that runs. ``device``: streams and events
-    where the release copies to and from host memory. ``network``: of decode servers. ``groups``: the parallel
-    groups of this process, or the names of the calls that have made them; empty before the first server.
+    where the release copies to and from host memory. ``streams``: all others. ``network``: of decode servers.
+    ``groups``: the parallel groups of this process, or the names of the calls that have made them; empty before the
+    first server.
     """
 
     imported: Imported
@@ -80,6 +85,7 @@ class Place:
     clock: ServerClock
     drafts: Callable[[], Drafts]
     device: CopyDevice
+    streams: PassDevice
     network: Network
     groups: dict[str, Any] = field(default_factory=dict)
 
@@ -263,12 +269,15 @@ def _group_alone(ranks: Any = None, *_: Any, backend: str = "", **__: Any) -> An
 
 
 _NEW_GROUP = torch.distributed.new_group
+_CPU_OF = torch.Tensor.cpu
 TWICE = "a second server of a process finds the groups of the first"
 ONCE = "the first server's call is the release's; its one process talks to nobody"
 IN_RUNNER = Releases(BOOTSTRAP, "init_torch_distributed")
 IN_SCHEDULER = IN_RUNNER._replace(lacking=True)
 NO_CLASSES, NO_MODEL = "it asks for classes of transformers", "the code of a model needs transformers"
 OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config", "kimi_linear_config")
+NO_STREAMS = "a CPU has no streams"
+AS_LONG = "a forward pass of a decode server is in flight until the server waits for it"
 NO_PINNING = "without a device no memory is pinned"
 NO_PACKAGE = "it needs a package that is not installed"
 NO_NETWORK = "a message of a decode server is there at once, and none is lost"
@@ -314,7 +323,32 @@ ROWS: tuple[StandInRow, ...] = (
         Releases("arg_groups.mamba_hook"),
     ),
     StandInRow(TENSOR, "pin_memory", _itself, NO_PINNING, "the tensor itself"),
-    StandInRow(TENSOR, "record_stream", _none, "a CPU has no streams", "calls are made in their order"),
+    StandInRow(TENSOR, "record_stream", _none, NO_STREAMS, "calls are made in their order"),
+    *(
+        StandInRow(CPU, name, value, NO_STREAMS, AS_LONG)
+        for name, value in (
+            ("Stream", lambda place: place.streams.stream_of),
+            ("Event", lambda place: place.streams.event_of),
+            ("current_stream", lambda place: place.streams.current_stream),
+            ("stream", lambda place: place.streams.block_of),
+            ("StreamContext", lambda place: place.streams.block_of),
+            ("synchronize", lambda place: place.streams.synchronize),
+        )
+    ),
+    StandInRow(
+        PLATFORM,
+        "synchronize",
+        lambda place: lambda _: place.streams.synchronize(),
+        NO_STREAMS,
+        "as on CUDA, the server waits for the device",
+    ),
+    StandInRow(
+        TENSOR,
+        "cpu",
+        lambda place: place.streams.reads(_CPU_OF),
+        NO_STREAMS,
+        "who reads a tensor waits for the passes before it on its stream; not where it is read by other calls",
+    ),
     StandInRow(
         REQUEST,
         "__hash__",
@@ -391,7 +425,7 @@ ROWS: tuple[StandInRow, ...] = (
             module,
             "device_module",
             lambda place: place.device,
-            "a CPU has no streams",
+            NO_STREAMS,
             "a copy to or from host memory is done when the run says so, or when the server waits for it; a forward "
             "pass waits for the layers that it reads",
             Releases(COPIES),
@@ -509,6 +543,10 @@ def _modules(place: Place, row: StandInRow) -> list[Any]:
         return modules_with(row.name)
     if row.module == TENSOR:
         return [torch.Tensor]
+    if row.module == PLATFORM:
+        return [place.imported.module(PLATFORMS).DeviceMixin]
+    if row.module == CPU:
+        return [torch.cpu]
     if row.module == REQUEST:
         return [place.imported.module("managers.schedule_batch").Req]
     if row.module == LOGGER:

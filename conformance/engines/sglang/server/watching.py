@@ -235,9 +235,9 @@ class ServerWatch:
         real = scheduler.process_batch_result
 
         @functools.wraps(real)
-        def call(batch: Any, *args: Any, **kwargs: Any) -> Any:
-            self._told.tell(RESULTED, None)
-            return real(batch, *args, **kwargs)
+        def call(batch: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
+            self._told.tell(RESULTED, None, result)
+            return real(batch, result, *args, **kwargs)
 
         scheduler.process_batch_result = call
 
