@@ -9,13 +9,14 @@ The edits of ``WAITS`` and ``DOES_NOT_WAIT`` are tried on a kept trace (``tests/
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from drawn_edits import report
 from host_memory_edits import Edit
 
 from conformance.engines.sglang.kinds import KINDS
 from conformance.engines.sglang.launches import AT_ONCE, DECODE_SERVER, RECEIVING
-from conformance.stems.launches import Launches
+from conformance.stems.launches import LaunchChoice, Launches
 
 DECODE, COMMON = "sglang.srt.disaggregation.decode", "sglang.srt.disaggregation.common.conn"
 BATCH, SCHEDULER = "sglang.srt.managers.schedule_batch", "sglang.srt.managers.scheduler"
@@ -114,6 +115,68 @@ HARMLESS = {
         "pop_preallocated", "if i in indices_to_remove:", "if preallocated_reqs or i in indices_to_remove:"
     ),
 }
+# Of decode servers with windows.
+WINDOW_LOCK = "self.tree_cache.release_swa(decode_req.req.lock)"
+BUGS_OF_WINDOWS = {
+    # The prefill server is told of a page less than the window has.
+    "window_is_sent_short": _arriving(
+        "pop_preallocated",
+        "seq_len - window_size)\n            window",
+        "seq_len - window_size + page_size)\n            window",
+    ),
+    # The prefill server is told of pages in front of those that it sends.
+    "window_is_sent_before_its_place": _arriving(
+        "pop_preallocated",
+        "window_kv_indices_full = self.req_to_token_pool.req_to_token[\n"
+        "                decode_req.req.kv.req_pool_idx, window_start:seq_len\n            ]",
+        "window_kv_indices_full = self.req_to_token_pool.req_to_token[\n"
+        "                decode_req.req.kv.req_pool_idx, max(0, window_start - page_size) : seq_len\n"
+        "            ][: seq_len - window_start]",
+    ),
+    # A tail of one page, however long the window is.
+    "tail_is_one_page": _arriving("_swa_tail_len", "seq_len - 1 - max(window_size, page_size)", "seq_len - page_size"),
+    # The slots behind a cached prefix do not begin where the tail does.
+    "prefix_reaches_into_the_tail": _arriving(
+        "_match_prefix_and_lock", "fill_len - self._swa_tail_len(fill_len)", "fill_len"
+    ),
+    # Nobody notes that the row has no SWA slots before its tail.
+    "tail_has_no_beginning": Edit(
+        DECODE, "alloc_for_decode_prealloc", "req.kv.set_evicted_seqlen(ComponentType.SWA, swa_evicted_seqlen)", "pass"
+    ),
+    # With the lock on the window goes the one on the prefix.
+    "whole_lock_goes_with_the_window": _arriving(
+        "pop_preallocated", WINDOW_LOCK, "self.tree_cache.unlock(decode_req.req.lock)"
+    ),
+    # Pages of the tree that can be evicted count as room, and stay.
+    "no_room_is_made_for_the_tail": _arriving(
+        "_reclaim_swa_tail_capacity", "allocator.reclaim_for_prealloc(", "(lambda *_: None)("
+    ),
+    # The SWA pages are paired with the first full pages of the row.
+    "tail_is_paired_with_the_beginning": Edit(
+        "sglang.srt.mem_cache.allocator.swa",
+        "SWATokenToKVPoolAllocator.alloc_extend_swa_tail",
+        "alloc_full_indices[-swa_tail_len:], alloc_swa_indices",
+        "alloc_full_indices[:swa_tail_len], alloc_swa_indices",
+    ),
+    # A request that gave its row up goes on without its window.
+    "window_is_not_restored": Edit(
+        "sglang.srt.mem_cache.swa_memory_pool",
+        "SWAKVPool.load_cpu_copy",
+        "self.swa_kv_pool.load_cpu_copy(swa_kv_cpu, swa_indices)",
+        "pass",
+    ),
+}
+HARMLESS_OF_WINDOWS = {
+    # The lock on the window of a matched prefix stays as long as the one on the prefix.
+    "window_stays_locked": _arriving("pop_preallocated", WINDOW_LOCK, "pass"),
+    # A page less of the tree is reused than could be.
+    "matches_a_page_less": _arriving(
+        "_match_prefix_and_lock",
+        "fill_len - self._swa_tail_len(fill_len)",
+        "max(0, fill_len - self._swa_tail_len(fill_len) - self.token_to_kv_pool_allocator.page_size)",
+    ),
+}
+OF_WINDOWS = {**BUGS_OF_WINDOWS, **HARMLESS_OF_WINDOWS}
 ALL = {**BUGS, **HARMLESS}
 PAGES = "page_indices = self._transfer_page_indices(decode_req, kv_indices, page_size)"
 ON_DEVICE = "__import__('torch').get_device_module(self.scheduler.device)"
@@ -196,16 +259,17 @@ DOES_NOT_WAIT = {
 }
 
 
-def decoding(launches: Launches) -> Launches:
-    """The decode servers that give rows back when nobody writes into them any more."""
+def decoding(launches: Launches, models: Sequence[LaunchChoice] = RECEIVING[:1]) -> Launches:
+    """The decode servers of these models that give rows back when nobody writes into them any more."""
     options = [
         (name, tuple(one for one in choices if name != DECODE_SERVER or one.name != AT_ONCE))
         for name, choices in launches.options
     ]
-    return launches._replace(models=RECEIVING, options=tuple(options))
+    return launches._replace(models=tuple(models), options=tuple(options))
 
 
 if __name__ == "__main__":
     the_release, *names = sys.argv[1:]
-    chosen = {name: ALL[name] for name in names or ALL}
-    report("server", the_release, chosen, KINDS._replace(launches=decoding(KINDS.launches)), SEEDS)
+    for edits, models in ((ALL, RECEIVING[:1]), (OF_WINDOWS, RECEIVING[1:])):
+        chosen = {name: edit for name, edit in edits.items() if name in names or not names}
+        report("server", the_release, chosen, KINDS._replace(launches=decoding(KINDS.launches, models)), SEEDS)

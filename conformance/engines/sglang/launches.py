@@ -67,7 +67,10 @@ CUT_AND_MIXED = ((MODEL, "tracked"), (CHUNKED, CHUNKED), (MIXED, MIXED))
 RESERVES, CACHES = "--num-reserved-decode-tokens", "--disaggregation-decode-enable-radix-cache"
 COPIES = "--disaggregation-decode-retraction-backup"  # of what a request had when it is taken off its row
 DECODE = ("--disaggregation-mode", "decode", RESERVES, "2")
-RECEIVING = (LaunchChoice("decode", (*DECODE, COPIES, "cpu_tensor"), model="full"),)
+RECEIVING = tuple(
+    LaunchChoice(name, (*DECODE, COPIES, "cpu_tensor"), model=model)
+    for name, model in (("decode", "full"), ("decode with windows", "windowed"))
+)
 AT_ONCE = "rows are free at once"
 RECEIVES = (
     LaunchChoice("no cache"),
@@ -79,6 +82,14 @@ RECEIVES = (
     LaunchChoice("no copies", (COPIES, "none")),
 )
 DECODE_SERVER = "decode server"
+CACHING = tuple(one.name for one in RECEIVES if CACHES in one.flags)
+# Decode servers with windows and a cache, whose pages have one token: what is not transferred gets slots, too.
+WINDOWS_OF_ONE = frozenset(
+    frozenset({(MODEL, "decode with windows"), (DECODE_SERVER, name), ("size", _size(*size).name)})
+    for name in CACHING
+    for size in SIZES
+    if size[0] == 1
+)
 ONE_MORE, DELAYED, BY_TREE = "one more", "prefills delayed", "dfs-weight"
 BY_UNCACHED = "shortest-prefill-first"
 ORDERS = (BY_TREE, "hrrn", BY_UNCACHED, "lof", "random")
@@ -198,10 +209,11 @@ LAUNCHES = Launches(
             pair(SESSIONS, _sessions(count).name, ONE_MORE, f"order {BY_TREE}") for count in (1, 2)
         ),
         "server.rows_free_at_once": frozenset(pair(MODEL, one.name, DECODE_SERVER, AT_ONCE) for one in RECEIVING),
+        "server.unsent_window": WINDOWS_OF_ONE,
+        "server.window_is_no_room": WINDOWS_OF_ONE,
         "server.order_of_arrived": frozenset(
-            frozenset({(DECODE_SERVER, one.name), order, priority})
-            for one in RECEIVES
-            if CACHES in one.flags
+            frozenset({(DECODE_SERVER, name), order, priority})
+            for name in CACHING
             for order in BY_PREFIX
             for priority in PRIORITIES
         ),

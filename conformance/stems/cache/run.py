@@ -208,10 +208,11 @@ class CacheRun:
             self.states.begin(request, row)
 
     def begin_tail(self, request: int, row: int, session: int, pages: int, tail: Tail) -> None:
-        """Explains that a row begins with the pages of the node that was matched, and has slots for what is computed
-        elsewhere.
+        """Explains that a row begins with the pages of the node that was matched, or with fewer of them, even none, and
+        has slots for what is computed elsewhere.
         """
-        lock = self._lock(request, row, pages, "admit_tail") if pages else (0, 0, 0, False, Seq())
+        locks = pages or self.held("request", request).node > lock_ref_state.ROOT
+        lock = self._lock(request, row, pages, "admit_tail") if locks else (0, 0, 0, False, Seq())
         self.law.engine_step("admit_tail", row, session, self._story(request), *lock, *tail)
         if self.stateful:
             self.states.begin(request, row, arrives=True)

@@ -17,6 +17,7 @@ from conformance.stems.requests.request import token
 from conformance.stems.server.exclusions import (
     ServerExclusion,
     lawful_steps,
+    may_ask_for,
     may_ask_for_turn,
     may_flush,
     may_release_memory,
@@ -169,7 +170,9 @@ class Client:
         if session and (adds_nothing or wants_nothing) and self._may(may_send_empty_turn, run):
             length = 0 if adds_nothing else length
             answer = 0 if wants_nothing else answer
-        tokens = [token(first + n, fork) for n in range(min(length, longest))]
+        length = min(length, longest)
+        length -= not self._may(may_ask_for, run, length)
+        tokens = [token(first + n, fork) for n in range(length)]
         stops = pick % 5 == 4 and self._may(may_stop, run)
         stop = {"stop": first + length + answer // 2} if stops else {}
         urgent = pick % 4 and self._may(may_say_priority, run)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 
-from conformance.stems.server.protocol import TRANSFER, TransferStep
+from conformance.stems.configs import is_windowed
+from conformance.stems.server.protocol import FINDS, TRANSFER, TransferStep
 from conformance.stems.server.served import ServedClients
 
 
@@ -47,6 +48,10 @@ class ServerExclusion(StrEnum):
     TRANSFER_UNDER_PASS = "server.transfer_under_pass"
     # Decode servers that are told to free rows at once, though a prefill server may write: ``Launches.avoided``.
     ROWS_FREE_AT_ONCE = "server.rows_free_at_once"
+    # Decode servers with windows and a cache: prompts whose row gets SWA slots that the prefill server does not write;
+    # and, by ``Launches.avoided``, pages of one token.
+    UNSENT_WINDOW = "server.unsent_window"
+    WINDOW_IS_NO_ROOM = "server.window_is_no_room"  # the same servers with pages of one token: ``Launches.avoided``
     # On a decode server: a prefill server that has failed, or was told to stop, goes on writing.
     LATE_WRITES = "server.late_writes"
     REBOOTSTRAPPED = "server.rebootstrapped"  # on a decode server: a pause that takes requests off their rows
@@ -117,6 +122,17 @@ def may_retract(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
 def may_take_back(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether clients take back what waits after it gave its row up, while nothing is computed."""
     return ServerExclusion.RETRACTED_BEHIND_ARRIVED in exclude and TRANSFER not in run.lacks
+
+
+def may_ask_for(run: ServedClients, exclude: Collection[StrEnum], length: int) -> bool:
+    """Whether a client may send a prompt of so many tokens. A decode server with windows and a cache gives it SWA slots
+    for a window before its last token, from the beginning of a page on; and hears of those of the window behind it.
+    """
+    shape, lacks = run.engine.shape, run.lacks
+    if ServerExclusion.UNSENT_WINDOW not in exclude or {TRANSFER, FINDS} & {*lacks} or not is_windowed(shape):
+        return True
+    page, window = shape["page_size"], shape["window"]
+    return max(0, length - 1 - max(window, page)) // page == max(0, length - window) // page
 
 
 def lawful_steps(steps: Sequence[TransferStep], exclude: Collection[StrEnum]) -> Sequence[TransferStep]:

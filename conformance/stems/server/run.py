@@ -174,8 +174,10 @@ class ServerRun(ServedClients):
                 self.cache.follow_tree()
 
     def _admitted(self, event: ServerEvent) -> None:
-        """A request will be in the next batch. It has its lock now, and the row comes later."""
-        for request in event.requests:
+        """A request will be in the next batch. It has its lock now, and the row comes later. A decode server gives out
+        the row next, or takes the lock back.
+        """
+        for request in event.requests if TRANSFER in self.lacks else ():
             self.cache.locked(request)
 
     def _extended(self, event: ServerEvent) -> None:

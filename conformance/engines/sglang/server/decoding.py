@@ -15,6 +15,7 @@ from conformance.engines.sglang.server.streams import PassesInFlight
 from conformance.stems.server.protocol import Destination, RowCopy, TransferStep
 
 ROLE = ("--disaggregation-mode", "decode")  # the launch flag of a decode server
+DECODES_CACHE = "--disaggregation-decode-enable-radix-cache"  # without it a decode server finds no prefix
 SAVES, LOADS = "get_cpu_copy", "load_cpu_copy"
 
 

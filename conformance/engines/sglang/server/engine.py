@@ -22,7 +22,7 @@ from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import copies_by_engine, has_host_memory
 from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
-from conformance.engines.sglang.server.decoding import DecodeSide, is_decode_server
+from conformance.engines.sglang.server.decoding import DECODES_CACHE, DecodeSide, is_decode_server
 from conformance.engines.sglang.server.drafting import Drafts
 from conformance.engines.sglang.server.forking import forked
 from conformance.engines.sglang.server.host_memory import HostWatch
@@ -204,7 +204,7 @@ class SGLangServer:
         lacks = set() if STREAMING in config["flags"] else {"open"}
         if self.release.locks(self.scheduler.tree_cache).counts_missing is False:
             lacks.add("counts_missing")
-        if FORCE_MISS in config.get("environment", {}):
+        if FORCE_MISS in config.get("environment", {}) or (decodes and DECODES_CACHE not in config["flags"]):
             lacks.add(FINDS)
         if self.decodes is None:
             lacks.add(TRANSFER)

@@ -77,7 +77,7 @@ class Launcher:
             try:
                 scheduler = new_scheduler(self._imported, settings, _ports())
             except Exception as error:
-                if isinstance(error, ValueError) and any(f"{flag} requires" in str(error) for flag in flags):
+                if isinstance(error, ValueError) and _is_refused(str(error), flags):
                     raise Unsupported(f"the release refuses these flags: {line_of(error)}") from error
                 label, failed = f"sglang {self._imported.label}", "" if place(error) else told(error)
                 what = f"{label}: {_method(error)} of its scheduler fails: {line_of(error)}"
@@ -151,6 +151,11 @@ class Launcher:
         objects = self._objects()
         for (at, name), value in context.values.items():
             setattr(objects[at], name, value)
+
+
+def _is_refused(said: str, flags: Sequence[str]) -> bool:
+    """Whether what a release says is that one of these flags requires something else."""
+    return "requires" in said and any(flag.startswith("--") and flag in said for flag in flags)
 
 
 def _method(error: Exception) -> str:
