@@ -25,7 +25,7 @@ from conformance.stems.server.exclusions import (
     may_say_priority,
     may_update_weights,
 )
-from conformance.stems.server.protocol import POLL, TRANSFER, ServedRequest, ServerEvent, TransferStep
+from conformance.stems.server.protocol import POLL, SENDS, TRANSFER, ServedRequest, ServerEvent, TransferStep
 from conformance.stems.server.run import ServerRun
 from conformance.stems.server.served import GOES_ON, MOST_TURNS
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
@@ -48,7 +48,7 @@ class Scripted:
 
     fragile = False
     overlaps = True
-    lacks: Collection[str] = frozenset({TRANSFER})
+    lacks: Collection[str] = frozenset({SENDS, TRANSFER})
 
     def __init__(self, events: Script, alone: bool = True, amiss: tuple[str, ...] = ()) -> None:
         self.shape = {

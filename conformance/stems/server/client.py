@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from conformance.driver.protocol import Json
 from conformance.stems.requests.request import token
@@ -30,7 +30,8 @@ from conformance.stems.server.exclusions import (
     turns_before_release,
     turns_before_update,
 )
-from conformance.stems.server.protocol import TransferStep
+from conformance.stems.server.protocol import SENDS, TRANSFER, SendStep, TransferStep
+from conformance.stems.server.sendings import WAITS
 from conformance.stems.server.served import ServedClients
 
 # Of 24 draws, which are a turn without a new token, or one for which no answer is asked, where a session goes on.
@@ -126,14 +127,16 @@ class Client:
     def settle(self, run: ServedClients) -> None:
         """The prefill server of a decode server does for each request what it can."""
         for request, steps in run.transfer_steps().items():
-            self._does(request, steps, 0)
+            if steps[0] not in WAITS:
+                self._does(request, steps, 0)
 
-    def _does(self, request: int, steps: Sequence[TransferStep], number: int) -> None:
-        """The prefill server does one of these things for a request."""
+    def _does(self, request: int, steps: Sequence[TransferStep | SendStep], number: int) -> None:
+        """The prefill server, or a decode server, does one of these things for a request."""
         allowed = lawful_steps(steps, self.exclude)
         if allowed != steps:
             self.avoided[ServerExclusion.LATE_WRITES] += 1
-        self.do("transfer", request=request, step=allowed[number % len(allowed)])
+        step = allowed[number % len(allowed)]
+        self.do(SENDS if step in get_args(SendStep) else TRANSFER, request=request, step=step)
 
     def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:
         """The prefill server does something for a request. Whether there is one for which it can."""
