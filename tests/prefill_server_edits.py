@@ -1,7 +1,7 @@
 """Bugs of a prefill server of SGLang's newest release, as edits of its classes; and harmless edits.
 
-``python tests/prefill_server_edits.py RELEASE NAME ...`` prints for each edit and seed, as JSON, the law that drawn runs
-of ``server`` on prefill servers find broken, and after how many seconds. What is known of the release is left out.
+``python tests/prefill_server_edits.py RELEASE NAME ...`` prints for each edit and seed, as JSON, the law that drawn
+runs of ``server`` on prefill servers find broken, and after how many seconds. What is known of the release is left out.
 """
 
 from __future__ import annotations

@@ -24,28 +24,33 @@ def other(request: int, *steps: str) -> list[Json]:
     return [{"op": "send", "request": request, "step": step} for step in steps]
 
 
+def fresh(request: int) -> Json:
+    """A request whose prompt shares nothing with others."""
+    return asks(request, 6, 3) | {"tokens": [1000 * (request + 2) + n for n in range(6)]}
+
+
 GOES = ("takes", "reads", "reads")  # the last part of a prompt, with the first token of its answer
 # A prompt that a decode server asks for; then one that shares a beginning, and is asked for late; then one of which the
 # decode server has a part.
 USUAL = [
     *(asks(0, 6, 3), *other(0, "asks"), turn(3), *other(0, *GOES), turn(2)),
     *(asks(1, 9, 3, fork=5), turn(3), *other(1, "asks"), turn(3), *other(1, "takes", "reads", *GOES), turn(2)),
-    *(asks(2, 9, 3, fork=7), turn(), *other(2, "asks_rest"), turn(3), *other(2, *GOES), turn(2)),
+    *(asks(2, 9, 3, fork=7), turn(), *other(2, "asks_rest"), turn(3), *other(2, "takes", "reads", *GOES), turn(2)),
 ]
 # A prompt in chunks, each of which is read long after it was handed over.
 IN_CHUNKS = [asks(0, 10, 3), *other(0, "asks"), turn(6), *other(0, "takes", "reads", "takes", "reads", *GOES), turn(3)]
 # A request is taken back before a decode server asks, before its prompt is taken, and while it is read.
 TAKEN_BACK = [
-    *(asks(0, 6, 3), turn(2), ABORT, turn(3)),
-    *(asks(1, 6, 3), *other(1, "asks"), turn(3), ABORT | {"request": 1}, turn(3), *other(1, "takes"), turn()),
-    *(asks(2, 6, 3, fork=2), *other(2, "asks"), turn(3), *other(2, "takes"), ABORT | {"request": 2}, turn(2)),
-    *(asks(3, 6, 3, fork=3), *other(3, "asks"), turn(3), *other(2, "reads", "reads"), *other(3, *GOES), turn(3)),
+    *(fresh(0), turn(2), ABORT, turn(3)),
+    *(fresh(1), *other(1, "asks"), turn(3), ABORT | {"request": 1}, turn(3), *other(1, "takes"), turn()),
+    *(fresh(2), *other(2, "asks"), turn(3), *other(2, "takes"), ABORT | {"request": 2}, turn(2)),
+    *(fresh(3), *other(3, "asks"), turn(3), *other(2, "reads", "reads"), *other(3, *GOES), turn(3)),
 ]
 # A decode server does not want a prompt any more; one is never heard of again; the next one gets its prompt.
 FAILS = [
-    *(asks(0, 6, 3), *other(0, "asks"), turn(3), *other(0, "takes", "cancels"), turn(2), *other(0, "reads", "reads")),
-    *(asks(1, 6, 3, fork=2), *other(1, "asks"), turn(3), *other(1, "takes", "breaks_off"), turn(3)),
-    *(asks(2, 6, 3, fork=3), *other(2, "asks"), turn(3), *other(2, *GOES), turn(3)),
+    *(fresh(0), *other(0, "asks"), turn(3), *other(0, "takes", "cancels"), turn(2), *other(0, "reads", "reads")),
+    *(fresh(1), *other(1, "asks"), turn(3), *other(1, "takes", "breaks_off"), turn(3)),
+    *(fresh(2), *other(2, "asks"), turn(3), *other(2, *GOES), turn(3)),
 ]
 
 

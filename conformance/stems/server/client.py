@@ -40,6 +40,7 @@ RESUMES = 8  # of 24 draws: how many leave a paused server paused
 FAR = 20  # so far apart in priority, one request takes the place of another
 ABORTS = 8  # of 24 draws: the one that also takes a request back, where a prefill server computes prompts
 GOES_WELL = 2  # below this number of a draw's text, a prefill server may also fail
+GOES_ON = 3  # times
 FEW = 4  # turns, after which a prefill server goes on
 SOME = 20  # turns, after which clients look whether their requests go on
 SPARE = 5  # a server keeps so many tokens of its longest text free
@@ -125,10 +126,13 @@ class Client:
             self.turns(run, min(times - first, FEW))
 
     def settle(self, run: ServedClients) -> None:
-        """The prefill server of a decode server does for each request what it can."""
-        for request, steps in run.transfer_steps().items():
-            if steps[0] not in WAITS:
-                self._does(request, steps, 0)
+        """The prefill server of a decode server does for each request what it can. The worker of a prefill server goes
+        on more than once.
+        """
+        for _ in range(1 if SENDS in run.lacks else GOES_ON):
+            for request, steps in run.transfer_steps().items():
+                if steps[0] not in WAITS:
+                    self._does(request, steps, 0)
 
     def _does(self, request: int, steps: Sequence[TransferStep | SendStep], number: int) -> None:
         """The prefill server, or a decode server, does one of these things for a request."""
@@ -139,11 +143,12 @@ class Client:
         self.do(SENDS if step in get_args(SendStep) else TRANSFER, request=request, step=step)
 
     def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:
-        """The prefill server does something for a request. Whether there is one for which it can."""
-        known = run.transfer_steps()
+        """The server on the other side does something for a request. Whether there is one for which it can."""
+        well = drawn.fork >= GOES_WELL
+        known = {one: steps for one, steps in run.transfer_steps().items() if not well or steps[0] not in WAITS}
         if known:
             request = sorted(known)[drawn.length % len(known)]
-            self._does(request, known[request], 0 if drawn.fork >= GOES_WELL else drawn.answer)
+            self._does(request, known[request], 0 if well else drawn.answer)
         return bool(known)
 
     def _may(self, rule: Callable[..., bool], run: ServedClients, *more: int) -> bool:

@@ -437,7 +437,8 @@ class ServerRun(ServedClients):
         if not event.requests or event.batch or self.paused:
             return False
         ending = any(known.sent is not None for known in event.requests.values())
-        return not ending and not any({*steps} - {*WAITS} for steps in self.transfer_steps().values())
+        others = any({*steps} - {*WAITS} for steps in self.transfer_steps().values())
+        return not ending and not others and not self.sendings.unheard_of()
 
     def _stands_still(self, event: ServerEvent) -> None:
         """Raises ``Finding`` unless the first request that waits has no room beside what idle sessions hold."""

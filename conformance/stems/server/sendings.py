@@ -89,6 +89,10 @@ class Sendings:
         known = {request: self._run.engine.send_steps(request) for request in requests}
         return {request: steps for request, steps in known.items() if steps}
 
+    def unheard_of(self) -> set[int]:
+        """The requests of a prefill server for which no decode server has asked. It waits for one, up to a time."""
+        return set() if SENDS in self._run.lacks else self._run.here - self.asked
+
     def does(self, request: int, step: SendStep, sent: Sent) -> None:
         """A decode server has done something, or the worker has gone on. Raises ``Finding`` where a decode server is
         told that all is there, and it is not.

@@ -150,7 +150,7 @@ class ServedClients:
         raise NotImplementedError
 
     def transfer_steps(self) -> Mapping[int, Sequence[TransferStep | SendStep]]:
-        """What the prefill server of a decode server, or a decode server of a prefill server, can do next, by request."""
+        """What the server on the other side of a decode server or a prefill server can do next, by request."""
         return {}
 
     def stuck(self) -> list[int]:
