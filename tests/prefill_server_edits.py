@@ -32,8 +32,8 @@ BUGS = {
         "process_disagg_prefill_inflight_queue",
         "if poll in [KVPoll.WaitingForInput, KVPoll.Transferring]:",
         "if poll in [KVPoll.WaitingForInput, KVPoll.Transferring] and req.kv.holds_kv:\n"
-        f"                {RELEASES}\n                undone_reqs.append(req)\n"
-        "            elif poll in [KVPoll.WaitingForInput, KVPoll.Transferring]:",
+        f"            {RELEASES}\n            undone_reqs.append(req)\n"
+        "        elif poll in [KVPoll.WaitingForInput, KVPoll.Transferring]:",
     ),
     # Where steps overlap, a part is handed over while the step that computes it is in flight.
     "sent_before_it_is_computed": _edit(
@@ -58,9 +58,9 @@ BUGS = {
         SCHEDULER,
         "Scheduler.abort_request",
         'logger.debug(f"Abort inflight queue request. {req.rid=}")\n'
-        '                    if hasattr(req.disagg_kv_sender, "abort"):',
-        "if req.kv.holds_kv:\n                        release_kv_cache(req, self.tree_cache, checkpoint=False)\n"
-        "                    if False:",
+        '                if hasattr(req.disagg_kv_sender, "abort"):',
+        "if req.kv.holds_kv:\n                    release_kv_cache(req, self.tree_cache, checkpoint=False)\n"
+        "                if False:",
     ),
     # A transfer that has failed keeps its row.
     "failed_keeps_its_row": _edit("handle_inflight_transfer_failure", RELEASES, "pass"),
@@ -88,21 +88,21 @@ BUGS = {
     "failure_is_not_heard": Edit(
         MOONCAKE,
         "MooncakeKVManager.transfer_worker",
-        "if ret != 0:\n                            with",
-        "if False:\n                            with",
+        "if ret != 0:\n                        with",
+        "if False:\n                        with",
     ),
     # A request that makes room for others goes on where it was.
     "requeued_goes_on_sending": _edit("optimistic_release_and_requeue", "req.start_send_idx = 0", "pass"),
     # The prompt goes to the tree, and the row keeps the slots that the tree had already.
     "slots_are_read_before_the_tree_takes_them": _edit(
         "process_batch_result_disagg_prefill",
-        "self.checkpoint_disagg_prefill(req)\n                self.disagg_prefill_inflight_queue.append(req)",
+        "self.checkpoint_disagg_prefill(req)\n            self.disagg_prefill_inflight_queue.append(req)",
         "self.disagg_prefill_inflight_queue.append(req)\n"
-        "                if not req.pending_bootstrap:\n"
-        "                    self.send_kv_chunk(req, last_chunk=True)\n"
-        "                self.checkpoint_disagg_prefill(req)\n"
-        "                if not req.pending_bootstrap:\n"
-        "                    continue",
+        "            if not req.pending_bootstrap:\n"
+        "                self.send_kv_chunk(req, last_chunk=True)\n"
+        "            self.checkpoint_disagg_prefill(req)\n"
+        "            if not req.pending_bootstrap:\n"
+        "                continue",
     ),
 }
 HARMLESS = {
@@ -121,8 +121,8 @@ HARMLESS = {
         "process_disagg_prefill_inflight_queue",
         "elif poll == KVPoll.Success:",
         "elif poll == KVPoll.Success and not vars(req).setdefault('waited', False):\n"
-        "                req.waited = True\n                undone_reqs.append(req)\n"
-        "            elif poll == KVPoll.Success:",
+        "            req.waited = True\n            undone_reqs.append(req)\n"
+        "        elif poll == KVPoll.Success:",
     ),
 }
 ALL = {**BUGS, **HARMLESS}

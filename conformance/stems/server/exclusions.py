@@ -132,7 +132,7 @@ def may_ask_for(run: ServedClients, exclude: Collection[StrEnum], length: int) -
     if ServerExclusion.UNSENT_WINDOW not in exclude or {TRANSFER, FINDS} & {*lacks} or not is_windowed(shape):
         return True
     page, window = shape["page_size"], shape["window"]
-    return max(0, length - 1 - max(window, page)) // page == max(0, length - window) // page
+    return bool(max(0, length - 1 - max(window, page)) // page == max(0, length - window) // page)
 
 
 def lawful_steps(
