@@ -19,7 +19,7 @@ from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines.importing import line_of
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
-from conformance.engines.sglang.releases.server_parts import Releases, copies_by_engine, has_host_memory
+from conformance.engines.sglang.releases.server_parts import copies_by_engine, has_host_memory
 from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.decoding import DECODES_CACHE, DecodeSide, is_decode_server
@@ -74,7 +74,6 @@ FORCE_MISS = "RADIX_FORCE_MISS"
 STREAMING = "--enable-streaming-session"
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
-PREFILLS = Releases("disaggregation.mooncake.conn", "MooncakeKVManager.build_receiver_metadata_message")
 FROM_PREFILL = {"bootstrap_host": ADDRESS, "bootstrap_port": BOOTSTRAP_PORT}
 
 
@@ -178,10 +177,9 @@ class SGLangServer:
         self._sampling = self.release.imported.module("sampling.sampling_params").SamplingParams
         self.turns = 0
         decodes, prefills = is_decode_server(config["flags"]), is_prefill_server(config["flags"])
-        if decodes and not DECODES.include(self.release.imported):
-            raise Unsupported(f"sglang {self.release.label}: decode servers are driven from 0.5.19 on")
-        if prefills and not PREFILLS.include(self.release.imported):
-            raise Unsupported(f"sglang {self.release.label}: prefill servers are driven from 0.5.23 on")
+        if (decodes or prefills) and not DECODES.include(self.release.imported):
+            kind = "decode" if decodes else "prefill"
+            raise Unsupported(f"sglang {self.release.label}: {kind} servers are driven from 0.5.19 on")
         servers.launches(config["flags"])
         servers.now, self._passes = self, PassesInFlight()
         servers.streams.now = self._passes

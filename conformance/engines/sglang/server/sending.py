@@ -12,6 +12,7 @@ A transfer that fails ends the decode server: the next room is asked for by anot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from conformance.stems.server.protocol import SendStep, Sent
 
 ADDRESS, FIRST_PORT = "127.0.0.3", 7100
 SHIFT = 40  # each buffer of a decode server begins at a multiple of 2 to this power
-OF_STATES, AUXILIARY = 1000, 1_000_000  # the first buffers of these kinds; those of the full pool come from 1 on
+AUXILIARY = 1_000_000  # the first of the buffers for first tokens; those of the full pool come from 1 on
 PAGES = 1 << 10  # so many pages of the decode server are for one room
 ASKS: tuple[SendStep, ...] = ("asks", "asks_rest")
 
@@ -83,7 +84,7 @@ class DecodeServers:
 
     def __init__(self, imported: Imported, inbox: Inbox) -> None:
         self.inbox = inbox
-        self._manager = imported.module(CONNECTIONS).MooncakeKVManager
+        self._connections = imported.module(CONNECTIONS)
         self._rooms: dict[int, SendRoom] = {}
         self._registered = False
         self._port = FIRST_PORT
@@ -143,47 +144,51 @@ class DecodeServers:
     # Messages of a decode server.
 
     def _asks(self, number: int, room: SendRoom, rest: bool) -> None:
-        """It says where the prompt is to be written; with ``rest``, what comes behind pages that it has."""
-        if not self._registered:
-            self._registered = True
-            self.inbox.put(self._manager.build_receiver_registration_message(self._as_manager()))
+        """It says where the prompt is to be written; with ``rest``, what comes behind pages that it has. The release's
+        own receiver writes its messages.
+        """
         page, args = int(self.kv.kv_args.page_size), self.kv.kv_args
+        if args.state_types:
+            raise EngineError(f"states of the kinds {args.state_types} are sent, which nobody follows")
         room.asked = True
         room.start = (room.length - 1) // page // 2 * page if rest else 0
         first, count = number * PAGES + room.start // page, -(-room.length // page) - room.start // page
-        if args.state_types:
-            raise EngineError(f"states of the kinds {args.state_types} are sent, which nobody follows")
-        self.inbox.put(
-            self._manager.build_receiver_metadata_message(
-                self._as_manager(),
-                bootstrap_room=number,
-                required_dst_info_num=1,
-                kv_indices=numpy.arange(first, first + count, dtype=numpy.int32),
-                aux_index=number,
-                state_indices=[],
-                decode_prefix_len=room.start,
-                is_dummy=False,
-            )
-        )
+        receiver = self._receiver(number)
+        if not self._registered:
+            self._registered = True
+            receiver._register_kv_args()
+        indices = numpy.arange(first, first + count, dtype=numpy.int32)
+        receiver.send_metadata(indices, aux_index=number, state_indices=[], decode_prefix_len=room.start)
 
-    def _as_manager(self) -> SimpleNamespace:
-        """The manager of a decode server that is like the prefill server."""
-        args = self.kv.kv_args
+    def _receiver(self, number: int) -> Any:
+        """A receiver of the release, of a decode server that is like the prefill server."""
+        inbox, base = self.inbox, self._connections.MooncakeKVReceiver
+
+        class Receiver(base):  # type: ignore[misc, valid-type]
+            """Its messages go to the prefill server."""
+
+            def _connect_to_bootstrap_server(self, *_: Any) -> tuple[Any, Any]:
+                return SimpleNamespace(send_multipart=inbox.put), nullcontext()
+
+        found = Receiver.__new__(Receiver)
+        found.kv_mgr, found.bootstrap_room, found.required_dst_info_num = self._manager(), number, 1
+        found.session_id = found.kv_mgr.get_session_id()
+        found.bootstrap_infos = [{"rank_ip": ADDRESS, "rank_port": self._port, "is_dummy": False}]
+        return found
+
+    def _manager(self) -> Any:
+        """The manager of this decode server."""
+        args, base = self.kv.kv_args, self._connections.MooncakeKVManager
         like = SimpleNamespace(**vars(args))
         like.kv_data_ptrs = [(1 + at) << SHIFT for at in range(len(args.kv_data_ptrs))]
         like.aux_data_ptrs = [(AUXILIARY + at) << SHIFT for at in range(len(args.aux_data_ptrs))]
-        like.state_data_ptrs = [
-            [(OF_STATES * (1 + kind) + at) << SHIFT for at in range(len(pointers))]
-            for kind, pointers in enumerate(args.state_data_ptrs)
-        ]
-        names = ("attn_tp_size", "dcp_size", "dcp_rank", "enable_staging")
-        return SimpleNamespace(
-            kv_args=like,
-            get_session_id=lambda: f"{ADDRESS}:{self._port}",
-            local_ip=ADDRESS,
-            rank_port=self._port,
-            **{name: getattr(self.kv, name) for name in names},
-        )
+        found = base.__new__(base)
+        found.kv_args, found.local_ip, found.rank_port = like, ADDRESS, self._port
+        session = f"{ADDRESS}:{self._port}"
+        found.engine = SimpleNamespace(get_session_id=lambda: session)
+        for name in ("attn_tp_size", "dcp_size", "dcp_rank", "enable_staging"):
+            setattr(found, name, getattr(self.kv, name))
+        return found
 
     def _cancels(self, number: int) -> None:
         at = (ADDRESS.encode(), str(self._port).encode(), b"1")
@@ -193,24 +198,16 @@ class DecodeServers:
 
     def reads(self, sources: Sequence[int], targets: Sequence[int], lengths: Sequence[int]) -> None:
         """Memory of the prefill server is read, and written to a decode server."""
+        args = self.kv.kv_args
         for source, target, length in zip(sources, targets, lengths, strict=True):
             buffer, offset = target >> SHIFT, target & ((1 << SHIFT) - 1)
             if buffer >= AUXILIARY:
                 if buffer == AUXILIARY:
-                    base, size = self.kv.kv_args.aux_data_ptrs[0], self.kv.kv_args.aux_item_lens[0]
-                    self._arrived.buffer = (source - base) // size
+                    self._arrived.buffer = (source - args.aux_data_ptrs[0]) // args.aux_item_lens[0]
                 continue
-            base, size = self._source(buffer)
+            base, size = args.kv_data_ptrs[buffer - 1], args.kv_item_lens[buffer - 1]
             pairs = self._arrived.pages.setdefault(buffer, [])
             pairs += [((offset + at) // size, (source - base + at) // size) for at in range(0, length, size)]
-
-    def _source(self, buffer: int) -> tuple[int, int]:
-        """Where the prefill server's buffer begins that is read for this one, and how long one of its items is."""
-        args = self.kv.kv_args
-        if buffer < OF_STATES:
-            return args.kv_data_ptrs[buffer - 1], args.kv_item_lens[buffer - 1]
-        kind, at = buffer // OF_STATES - 1, buffer % OF_STATES
-        return args.state_data_ptrs[kind][at], args.state_item_lens[kind][at]
 
     def hears(self, frames: list[bytes]) -> None:
         """A message of the prefill server."""
@@ -227,7 +224,7 @@ class DecodeServers:
     def got(self, number: int) -> Sent:
         """What a decode server has got of a room by the last step."""
         found, room, page = self._arrived, self._rooms[number], int(self.kv.kv_args.page_size)
-        layers = [pages for buffer, pages in sorted(found.pages.items()) if buffer < OF_STATES]
+        layers = [*found.pages.values()]
         if any(pages != layers[0] for pages in layers):
             raise EngineError("the layers of a chunk are sent to different places, which nobody follows")
         return Sent(

@@ -509,7 +509,6 @@ ROWS: tuple[StandInRow, ...] = (
             (TRANSFERS, "concurrent", lambda _: FUTURES, ONE_ORDER, "what a pool of threads is given is done at once"),
             (TRANSFERS, "time", lambda place: clock_of(place.clock), ONE_ORDER, TURNS),
             *((name, "time", lambda place: place.clock, ONE_ORDER, TURNS) for name in (MOONCAKE, DECODE)),
-            (PREFILL, "time", lambda place: place.clock, ONE_ORDER, TURNS),
             (
                 PREFILL,
                 "torch",
@@ -543,6 +542,14 @@ ROWS: tuple[StandInRow, ...] = (
     *(
         StandInRow(LOGGER, name, _none, "transformers gives it to loggers", "nothing is logged")
         for name in ("warning_once", "info_once")
+    ),
+    StandInRow(
+        PREFILL,
+        "time",
+        lambda place: place.clock,
+        ONE_ORDER,
+        TURNS,
+        Releases(PREFILL, "SchedulerDisaggregationPrefillMixin._yield_gil_if_needed"),
     ),
     StandInRow(MOONCAKE, "zmq", lambda place: place.network.sockets, NO_PACKAGE, NO_NETWORK, Releases(MOONCAKE, "zmq")),
     StandInRow(
