@@ -39,6 +39,10 @@ BUGS = {
     "sent_before_it_is_computed": _edit(
         "process_prefill_chunk", "elif self.enable_overlap:", "elif self.enable_overlap and req.start_send_idx < 0:"
     ),
+    # The same with the first step of a prompt.
+    "sent_before_its_pass": _edit(
+        "maybe_send_cached_prefix_chunk", "else req.prefix_len - req.host_hit_length", "else req.extend_end"
+    ),
     # The wait for the step before is left out where a cached prefix is sent early.
     "early_prefix_does_not_wait": _edit(
         "maybe_send_cached_prefix_chunk", "req.disagg_kv_sender._early_send_wait_event = ev", "pass"

@@ -53,6 +53,12 @@ FAILS = [
     *(fresh(2), *other(2, "asks"), turn(3), *other(2, *GOES), turn(3)),
 ]
 
+# What is handed over is read at once, also within a turn.
+HURRIED = [
+    *(asks(0, 10, 3), *other(0, "asks", "hurries"), asks(1, 9, 3, fork=4), *other(1, "asks", "hurries"), turn(9)),
+    *(asks(2, 12, 3, fork=8), *other(2, "asks", "hurries"), turn(9)),
+]
+
 
 @pytest.mark.engine
 @pytest.mark.parametrize("page", [1, 4])
@@ -60,6 +66,7 @@ def test_what_a_prefill_server_does_is_followed_by_the_law(page: int) -> None:
     kinds = [(NORMAL,), (), (NORMAL, *HOPES), HOPES]
     runs = [USUAL, TAKEN_BACK, FAILS] if page == 1 else [TAKEN_BACK, FAILS]
     found = sent(*((prefills(*kind, page=page), steps) for kind in kinds[:2] for steps in runs))
+    found += sent(*((prefills(*kind, *CHUNKED, page=page), HURRIED) for kind in kinds))
     found += sent(*((prefills(*kind, *CHUNKED), IN_CHUNKS) for kind in kinds[:2]))
     for said in found:
         assert not {"law", "error", "refused"} & said.keys(), said

@@ -41,6 +41,7 @@ FAR = 20  # so far apart in priority, one request takes the place of another
 ABORTS = 8  # of 24 draws: the one that also takes a request back, where a prefill server computes prompts
 GOES_WELL = 2  # below this number of a draw's text, a prefill server may also fail
 GOES_ON = 3  # times
+ASKS: Collection[SendStep] = ("asks", "asks_rest")
 FEW = 4  # turns, after which a prefill server goes on
 SOME = 20  # turns, after which clients look whether their requests go on
 SPARE = 5  # a server keeps so many tokens of its longest text free
@@ -141,6 +142,8 @@ class Client:
             self.avoided[ServerExclusion.LATE_WRITES] += 1
         step = allowed[number % len(allowed)]
         self.do(SENDS if step in get_args(SendStep) else TRANSFER, request=request, step=step)
+        if step in ASKS and request % 2:
+            self.do(SENDS, request=request, step="hurries")
 
     def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:
         """The server on the other side does something for a request. Whether there is one for which it can."""

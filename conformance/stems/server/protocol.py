@@ -19,7 +19,7 @@ SENDS = "send"  # an ability: prompts go to a decode server
 NOT_SAMPLED = 0  # the token id in an answer that nobody asked for
 Pause = Literal["retract", "in_place"]
 TransferStep = Literal["registers", "completes", "fails", "breaks", "writes", "stops"]
-SendStep = Literal["asks", "asks_rest", "cancels", "takes", "reads", "breaks_off"]
+SendStep = Literal["asks", "asks_rest", "cancels", "takes", "reads", "breaks_off", "hurries"]
 
 
 class ServerPass(NamedTuple):
@@ -222,7 +222,9 @@ class ServerEngine(Engine, Protocol):
         """A decode server does something for a request of a prefill server: ``asks`` (says where its prompt is to be
         written), ``asks_rest`` (likewise, and has some pages of it already), ``cancels`` (wants it no more). Or the
         worker that sends prompts goes on: ``takes`` (a part of the prompt that was handed to it), ``reads`` (reads the
-        memory in which it is, and goes on) or ``breaks_off`` (the transfer fails).
+        memory in which it is, and goes on) or ``breaks_off`` (the transfer fails). The run does not ask for the last
+        step, ``hurries``: from then on the worker takes and reads each part of this prompt as soon as it can, also
+        within a turn.
         """
 
     def send_steps(self, request: int) -> Sequence[SendStep]:

@@ -125,6 +125,7 @@ class ServerRun(ServedClients):
             )
             self.takes(event)
             midway.after(event.kind)
+            yield from self.sendings.hurries(midway.now)
             if event.kind == POLL:
                 return event
 

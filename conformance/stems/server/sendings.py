@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding
@@ -24,6 +25,7 @@ SENDS_OWN_SENTENCE = (
 )
 GIVES_BACK = "metadata_buffers_come_back"
 GIVES_BACK_SENTENCE = "When a prefill server has no requests, all of its buffers for first tokens are free, once each."
+GOES: Collection[SendStep] = ("takes", "reads")  # what the worker does
 WAITS: Sequence[TransferStep | SendStep] = ("cancels",)  # what nobody waits for
 
 
@@ -59,6 +61,7 @@ class Sendings:
         self._run, self._sampled = run, sampled
         self.open: dict[int, SentPrompt] = {}
         self.asked: set[int] = set()  # all for which a decode server has ever asked
+        self.hurried: set[int] = set()  # those whose parts are read as soon as they are handed over
         self._writing: deque[tuple[int, dict[int, int]]] = deque()  # of steps in flight: their numbers and slots
 
     def launched(self, passes: Sequence[ServerPass]) -> None:
@@ -76,10 +79,26 @@ class Sendings:
         """A decode server does something for a request, or the worker that sends prompts goes on: see
         ``ServerEngine.send``.
         """
+        if step == "hurries" and request in self.open:
+            self.hurried.add(request)
+            return
         if step not in self._run.engine.send_steps(request):
             raise Misuse(f"this cannot happen now for request {request}")
         sent = yield EngineCall("send", lambda: self._run.engine.send(request, step))
         self.does(request, step, sent)
+
+    def hurries(self, midway: bool) -> Calls:
+        """The server has done something, and the worker goes on at once. ``midway``: the server is in the middle of
+        something.
+        """
+        while going := [one for one in sorted(self.hurried) if self._next(one) in GOES]:
+            request, step = going[0], self._next(going[0])
+            sent = yield EngineCall("send", partial(self._run.engine.send, request, step), unjudged=midway)
+            self.does(request, step, sent)
+
+    def _next(self, request: int) -> SendStep:
+        """What can happen next for a request."""
+        return next(iter(self._run.engine.send_steps(request)), "cancels")
 
     def steps(self) -> dict[int, Sequence[SendStep]]:
         """What can happen next, by request; those for which nothing can happen are left out."""

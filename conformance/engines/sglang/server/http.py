@@ -95,6 +95,7 @@ SENDINGS: dict[SendStep, str] = {
     "cancels": "the decode server wants request {} no more",
     "takes": "the transfer worker takes the next part of the prompt of request {}, and stands before it reads it",
     "reads": "the transfer worker reads what it stands before of request {}, and goes on",
+    "hurries": "the transfer worker reads each part of the prompt of request {} as soon as it is handed over",
     "breaks_off": "the transfer that the worker stands before fails, of request {}",
 }
 
