@@ -32,12 +32,9 @@ class Served:
     coming: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.engine: Any = self
         self.shadow.write(FULL, (11, 12, 13), self.shadow.texts.prefixes(TEXT), "request 0")
         self.shadow.write(FULL, (14,), self.shadow.texts.prefixes([8]), "request 1")
-
-    @property
-    def engine(self) -> Any:
-        return self
 
     def kept_buffers(self) -> int:
         return self.kept
