@@ -152,9 +152,10 @@ def test_a_decode_server_comes_after_another_server_of_its_process() -> None:
 
 def test_an_order_that_needs_a_cache_is_drawn_with_one_alone() -> None:
     """Without a cache a server of SGLang is not built in this order."""
+    models = [one.name for one in LAUNCHES.models]
     for kind in range(len(RECEIVES)):
         names = [one.name for one in LAUNCHES.every[ONE_MORE]]
-        numbers = {MODEL: len(LAUNCHES.models) - 1, DECODE_SERVER: kind, ONE_MORE: names.index(f"order {BY_UNCACHED}")}
+        numbers = {MODEL: models.index("decode"), DECODE_SERVER: kind, ONE_MORE: names.index(f"order {BY_UNCACHED}")}
         chosen = LAUNCHES.chosen(numbers)
         assert chosen[MODEL].name == "decode"
         assert chosen[DECODE_SERVER] is RECEIVES[kind]

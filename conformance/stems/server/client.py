@@ -39,6 +39,7 @@ ADDS_NOTHING, WANTS_NOTHING = 9, (11, 13)
 RESUMES = 8  # of 24 draws: how many leave a paused server paused
 FAR = 20  # so far apart in priority, one request takes the place of another
 ABORTS = 8  # of 24 draws: the one that also takes a request back, where a prefill server computes prompts
+OFTEN = (14, 15)  # of 24 draws: those that also do where prompts go to decode servers
 GOES_WELL = 2  # below this number of a draw's text, a prefill server may also fail
 GOES_ON = 3  # times
 ASKS: Collection[SendStep] = ("asks", "asks_rest")
@@ -89,7 +90,7 @@ class Client:
             self.do("resume_memory")
         elif run.paused and pick > RESUMES:
             self.do("resume")
-        elif (pick == 0 or (pick == ABORTS and transfers)) and known:
+        elif (pick == 0 or (pick == ABORTS and transfers) or (pick in OFTEN and SENDS not in run.lacks)) and known:
             self.do("abort", request=known[length % len(known)])
         elif pick == 1 and self._may(may_flush, run):
             self.do("flush")
