@@ -102,8 +102,8 @@ BUGS = {
     ),
 }
 HARMLESS = {
-    # Where steps overlap, a part is handed over while the step that computes it is in flight. In 0.5.23 nothing comes of
-    # it, nor of the next edit: the worker waits for a copy of the slots that it is to read, on a stream behind the step.
+    # Where steps overlap, a part is handed over while the step that computes it is in flight. In 0.5.23 nothing comes
+    # of it, nor of the next edit: the worker waits for a copy of the slots that it reads, on a stream behind the step.
     "sent_before_it_is_computed": _edit(
         "process_prefill_chunk", "elif self.enable_overlap:", "elif self.enable_overlap and req.start_send_idx < 0:"
     ),
