@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from prefill_server_edits import ALL
 from test_sglang_server import NORMAL, asks, config, sent, turn
 
 from conformance.driver.protocol import Json
@@ -72,3 +75,42 @@ def test_what_a_prefill_server_does_is_followed_by_the_law(page: int) -> None:
         assert not {"law", "error", "refused"} & said.keys(), said
         assert said["left"] == 0
     assert {"admit", "extend", "insert_leaf", "finish"} <= found[0]["done"].keys()
+
+
+@pytest.mark.engine
+def test_older_releases_send_prompts_too() -> None:
+    for release in ("0.5.19", "0.5.22"):
+        for said in sent(*((prefills(NORMAL), steps) for steps in (USUAL, TAKEN_BACK, FAILS)), release=release):
+            assert not {"law", "error", "refused"} & said.keys(), (release, said)
+            assert said["left"] == 0
+
+
+# Makes an edit for the rest of the process.
+PLANT = """
+    sys.path.insert(0, {tests!r})
+    from host_memory_edits import made
+    from prefill_server_edits import ALL
+    edit = made(ALL[{name!r}])
+    edit.__enter__()
+"""
+AT_ONCE = [asks(0, 10, 3), *other(0, "asks", "hurries"), turn(9)]
+# Taken back while the step that computes it is in flight.
+IN_FLIGHT = [asks(0, 6, 3), *other(0, "asks"), turn(), ABORT, turn(3)]
+# A decode server that has the first tokens of a prompt, and a sender that waits for more than it was asked for.
+REST = [asks(0, 9, 3), *other(0, "asks_rest", "hurries"), turn(70)]
+FOUND = {
+    "sent_before_its_pass": (prefills(*CHUNKED), AT_ONCE, LAW),
+    "taken_back_keeps_its_buffer": (prefills(), IN_FLIGHT, "metadata_buffers_come_back"),
+    "rest_is_sent_from_the_beginning": (prefills(NORMAL), REST, "waiting_requests_are_served"),
+}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", FOUND)
+def test_what_a_bug_sends_or_keeps_is_found(name: str) -> None:
+    setting, steps, law = FOUND[name]
+    assert name in ALL
+    (said,) = sent((setting, steps), plant=PLANT.format(tests=str(Path(__file__).parent), name=name))
+    assert said.get("law") == law, said
+    (plain,) = sent((setting, steps))
+    assert not {"law", "error", "refused"} & plain.keys(), plain
