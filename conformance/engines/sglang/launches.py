@@ -156,7 +156,7 @@ PRIORITIES = (("priority", "priority"), *((ONE_MORE, one.name) for one in RARE i
 BY_PREFIX = (("order", "lpm"), *((ONE_MORE, f"order {name}") for name in (BY_TREE, "hrrn", BY_UNCACHED)))
 OTHERS = ("windowed", "full", "sliding", "recurrent")
 LAUNCHES = Launches(
-    models=(*map(LaunchChoice, OTHERS), TRACKED, *RECEIVING, *SENDING),
+    models=(*map(LaunchChoice, OTHERS), TRACKED, *SENDING, *RECEIVING),
     sessions=(PLAIN, _sessions(2), _sessions(1)),
     options=(
         ("size", tuple(_size(*size) for size in SIZES)),
