@@ -10,8 +10,8 @@ import forked
 import pytest
 from driven import NEWEST, have
 
-from conformance.engines.sglang.server.http import PREFILLS, call
-from conformance.stems.server.protocol import TransferStep
+from conformance.engines.sglang.server.http import PREFILLS, SENDINGS, call
+from conformance.stems.server.protocol import SendStep, TransferStep
 
 FLAGS = (
     "--disaggregation-mode decode --num-reserved-decode-tokens 1 --disaggregation-decode-retraction-backup cpu_tensor "
@@ -159,6 +159,8 @@ def test_a_window_comes_as_it_is_told_and_comes_back_as_it_was() -> None:
 
 def test_each_step_of_a_prefill_server_has_words() -> None:
     assert PREFILLS.keys() == {*get_args(TransferStep)}
+    assert SENDINGS.keys() == {*get_args(SendStep)}
     said = [call({"op": "transfer", "request": 7, "step": step}) for step in PREFILLS]
+    said += [call({"op": "send", "request": 7, "step": step}) for step in SENDINGS]
     assert len({*said}) == len(said)
     assert all(one.startswith("# ") and "request 7" in one for one in said)

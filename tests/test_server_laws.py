@@ -25,7 +25,16 @@ from conformance.stems.server.exclusions import (
     may_say_priority,
     may_update_weights,
 )
-from conformance.stems.server.protocol import POLL, TRANSFER, ServedRequest, ServerEvent, TransferStep
+from conformance.stems.server.protocol import (
+    POLL,
+    SENDS,
+    TRANSFER,
+    SendStep,
+    Sent,
+    ServedRequest,
+    ServerEvent,
+    TransferStep,
+)
 from conformance.stems.server.run import ServerRun
 from conformance.stems.server.served import GOES_ON, MOST_TURNS
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
@@ -48,7 +57,7 @@ class Scripted:
 
     fragile = False
     overlaps = True
-    lacks: Collection[str] = frozenset({TRANSFER})
+    lacks: Collection[str] = frozenset({SENDS, TRANSFER})
 
     def __init__(self, events: Script, alone: bool = True, amiss: tuple[str, ...] = ()) -> None:
         self.shape = {
@@ -62,6 +71,18 @@ class Scripted:
 
     abort = open = close = flush = pause = resume = update_weights = release_memory = resume_memory = generate
     transfer = generate
+
+    def send(self, *_: Any) -> Sent:
+        """Nothing is sent."""
+        return Sent(0, ())
+
+    def send_steps(self, *_: Any) -> tuple[SendStep, ...]:
+        """No decode server stands behind it."""
+        return ()
+
+    def kept_buffers(self) -> int:
+        """It has no buffers for first tokens."""
+        return 0
 
     def transfer_steps(self, *_: Any) -> tuple[TransferStep, ...]:
         """No prefill server stands behind it."""

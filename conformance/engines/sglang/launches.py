@@ -86,6 +86,18 @@ RECEIVES = (
     LaunchChoice("no copies", (COPIES, "none"), COARSE),
 )
 DECODE_SERVER = "decode server"
+# A prefill server: its prompts go to decode servers.
+SENDING = (LaunchChoice("prefill", ("--disaggregation-mode", "prefill"), model="full"),)
+HOPES = "--optimistic-prefill-attempts"
+SENDS = (
+    LaunchChoice("computes when it is asked"),
+    LaunchChoice("computes before", (HOPES, "1")),
+    LaunchChoice("computes before, twice", (HOPES, "2"), (("DISAGGREGATION_BOOTSTRAP_TIMEOUT", "4"),)),
+    LaunchChoice("waits for 2 s", environment=(("DISAGGREGATION_BOOTSTRAP_TIMEOUT", "2"),)),
+    LaunchChoice("polls while it waits", environment=(("ENABLE_DISAGG_PREFILL_CONTINUOUS_INPUT_POLLING", "1"),)),
+    LaunchChoice("sends no prefix early", environment=(("DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX", "0"),)),
+)
+PREFILL_SERVER = "prefill server"
 CACHING = tuple(one.name for one in RECEIVES if CACHES in one.flags)
 # Decode servers with windows and a cache, whose pages have one token: what is not transferred gets slots, too.
 WINDOWS_OF_ONE = frozenset(
@@ -148,7 +160,7 @@ PRIORITIES = (("priority", "priority"), *((ONE_MORE, one.name) for one in RARE i
 BY_PREFIX = (("order", "lpm"), *((ONE_MORE, f"order {name}") for name in (BY_TREE, "hrrn", BY_UNCACHED)))
 OTHERS = ("windowed", "full", "sliding", "recurrent")
 LAUNCHES = Launches(
-    models=(*map(LaunchChoice, OTHERS), TRACKED, *RECEIVING),
+    models=(*map(LaunchChoice, OTHERS), TRACKED, *SENDING, *RECEIVING),
     sessions=(PLAIN, _sessions(2), _sessions(1)),
     options=(
         ("size", tuple(_size(*size) for size in SIZES)),
@@ -166,6 +178,7 @@ LAUNCHES = Launches(
         _flag(FEW_STATES, "--max-mamba-cache-size", "9"),
         _flag("lazy tracks", "--mamba-radix-cache-strategy", "extra_buffer_lazy"),
         _one_more(*RARE, *RARE_ALONE),
+        (PREFILL_SERVER, SENDS),
     ),
     never=frozenset(
         {
@@ -182,9 +195,22 @@ LAUNCHES = Launches(
             *(pair(MODEL, name, "drafts", "drafts") for name in ("recurrent", "tracked")),
             pair("overlap", "off", ONE_MORE, DELAYED),
             # Other servers compute their prompts; a decode server has no sessions here, and no drafts.
-            *(pair(MODEL, name, DECODE_SERVER, one.name) for name in (*OTHERS, TRACKED.name) for one in RECEIVES[1:]),
-            *(pair(MODEL, one.name, SESSIONS, _sessions(count).name) for one in RECEIVING for count in (1, 2)),
-            *(pair(MODEL, one.name, "drafts", "drafts") for one in RECEIVING),
+            *(
+                pair(MODEL, name, DECODE_SERVER, one.name)
+                for name in (*OTHERS, TRACKED.name, *(each.name for each in SENDING))
+                for one in RECEIVES[1:]
+            ),
+            *(
+                pair(MODEL, name, PREFILL_SERVER, one.name)
+                for name in (*OTHERS, TRACKED.name, *(each.name for each in RECEIVING))
+                for one in SENDS[1:]
+            ),
+            *(
+                pair(MODEL, one.name, SESSIONS, _sessions(count).name)
+                for one in (*RECEIVING, *SENDING)
+                for count in (1, 2)
+            ),
+            *(pair(MODEL, one.name, "drafts", "drafts") for one in (*RECEIVING, *SENDING)),
             # This order asks for a cache.
             *(
                 frozenset({(MODEL, one.name), (DECODE_SERVER, kind.name), (ONE_MORE, f"order {BY_UNCACHED}")})
@@ -192,7 +218,7 @@ LAUNCHES = Launches(
                 for kind in RECEIVES
                 if CACHES not in kind.flags
             ),
-            *(pair(MODEL, one.name, "lazy tracks", "lazy tracks") for one in RECEIVING),
+            *(pair(MODEL, one.name, "lazy tracks", "lazy tracks") for one in (*RECEIVING, *SENDING)),
         }
     ),
     avoided={

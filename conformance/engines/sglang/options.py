@@ -23,7 +23,7 @@ SETTINGS = ("srt/server_args.py", "srt/arg_groups/fields/*.py")
 MODULES = (
     *("srt/mem_cache/**/*.py", "srt/managers/schedul*.py", "srt/managers/scheduler_components/*.py"),
     *("srt/managers/*delayer*.py", "srt/managers/cache_controller.py", "srt/model_executor/pool_configurator.py"),
-    *("srt/disaggregation/decode*.py", "srt/disaggregation/common/conn.py"),
+    *("srt/disaggregation/decode*.py", "srt/disaggregation/prefill.py", "srt/disaggregation/common/conn.py"),
 )
 # Pools of single models, and caches and storages of others, none of which a drawn server has.
 ELSEWHERE = re.compile(
@@ -50,7 +50,7 @@ UNDRAWN: Mapping[str, str] = {
         load_balance_method
     """,
     "It is of the network between a decode server and its prefill server, which is stood in for.": """
-        DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL DISAGGREGATION_BOOTSTRAP_TIMEOUT
+        DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL
         DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK DISAGGREGATION_HEARTBEAT_INTERVAL
         DISAGGREGATION_HEARTBEAT_MAX_FAILURE DISAGGREGATION_THREAD_POOL_SIZE DISAGGREGATION_ZMQ_MAX_SOCKETS
         DISAGGREGATION_ZMQ_SEND_TIMEOUT disaggregation_ib_device host port
@@ -121,6 +121,7 @@ UNDRAWN: Mapping[str, str] = {
         TEST_CRASH_AFTER_STREAM_OUTPUTS TEST_HICACHE_BACKEND_RANDOM_DELAY TEST_HICACHE_BACKEND_RANDOM_FAILURE
         TEST_DISAGG_KV_CHECKSUM_MISMATCH_PROB TEST_HICACHE_H2D_DELAY_CYCLES TEST_SCRIPTED_RUNTIME
         TEST_STUCK_SCHEDULER_INIT
+        TEST_FORCE_OPTIMISTIC_PREFILL_RETRY_PROB
     """,
     "It is a check of SGLang's own; the law asks the same at each step.": """
         CHECK_KV_PAGE_INVARIANTS DEBUG_MEMORY_POOL ENABLE_STRICT_MEM_CHECK_DURING_BUSY

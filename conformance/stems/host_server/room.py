@@ -9,7 +9,7 @@ from conformance.stems.host_server.rules import HostServerMachine
 from conformance.stems.host_server.run import HostServerRun
 from conformance.stems.room import Room
 from conformance.stems.server.config import CONFIG
-from conformance.stems.server.protocol import FINDS, TRANSFER
+from conformance.stems.server.protocol import FINDS, SENDS, TRANSFER
 from conformance.stems.server.served import GOES_ON, ServedClients
 
 ROOM = Room(
@@ -23,7 +23,7 @@ ROOM = Room(
     protocol=HostServerEngine,
     reads="host_snapshot",
     never_lacking=frozenset({"generate", "abort", "go_on", "host_steps", "end_copies", "prefix_slots"}),
-    abilities=frozenset({"counts_missing", FINDS, TRANSFER}),
+    abilities=frozenset({"counts_missing", FINDS, SENDS, TRANSFER}),
     ends=frozenset({GOES_ON}),
     runs=25,
     weight=2,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from conformance.driver.protocol import Json
 from conformance.stems.requests.request import token
@@ -30,7 +30,8 @@ from conformance.stems.server.exclusions import (
     turns_before_release,
     turns_before_update,
 )
-from conformance.stems.server.protocol import TransferStep
+from conformance.stems.server.protocol import SENDS, TRANSFER, SendStep, TransferStep
+from conformance.stems.server.sendings import WAITS
 from conformance.stems.server.served import ServedClients
 
 # Of 24 draws, which are a turn without a new token, or one for which no answer is asked, where a session goes on.
@@ -38,7 +39,10 @@ ADDS_NOTHING, WANTS_NOTHING = 9, (11, 13)
 RESUMES = 8  # of 24 draws: how many leave a paused server paused
 FAR = 20  # so far apart in priority, one request takes the place of another
 ABORTS = 8  # of 24 draws: the one that also takes a request back, where a prefill server computes prompts
+OFTEN = (14, 15)  # of 24 draws: those that also do where prompts go to decode servers
 GOES_WELL = 2  # below this number of a draw's text, a prefill server may also fail
+GOES_ON = 3  # times
+ASKS: Collection[SendStep] = ("asks", "asks_rest")
 FEW = 4  # turns, after which a prefill server goes on
 SOME = 20  # turns, after which clients look whether their requests go on
 SPARE = 5  # a server keeps so many tokens of its longest text free
@@ -86,7 +90,7 @@ class Client:
             self.do("resume_memory")
         elif run.paused and pick > RESUMES:
             self.do("resume")
-        elif (pick == 0 or (pick == ABORTS and transfers)) and known:
+        elif (pick == 0 or (pick == ABORTS and transfers) or (pick in OFTEN and SENDS not in run.lacks)) and known:
             self.do("abort", request=known[length % len(known)])
         elif pick == 1 and self._may(may_flush, run):
             self.do("flush")
@@ -124,23 +128,31 @@ class Client:
             self.turns(run, min(times - first, FEW))
 
     def settle(self, run: ServedClients) -> None:
-        """The prefill server of a decode server does for each request what it can."""
-        for request, steps in run.transfer_steps().items():
-            self._does(request, steps, 0)
+        """The prefill server of a decode server does for each request what it can. The worker of a prefill server goes
+        on more than once.
+        """
+        for _ in range(1 if SENDS in run.lacks else GOES_ON):
+            for request, steps in run.transfer_steps().items():
+                if steps[0] not in WAITS:
+                    self._does(request, steps, 0)
 
-    def _does(self, request: int, steps: Sequence[TransferStep], number: int) -> None:
-        """The prefill server does one of these things for a request."""
+    def _does(self, request: int, steps: Sequence[TransferStep | SendStep], number: int) -> None:
+        """The prefill server, or a decode server, does one of these things for a request."""
         allowed = lawful_steps(steps, self.exclude)
         if allowed != steps:
             self.avoided[ServerExclusion.LATE_WRITES] += 1
-        self.do("transfer", request=request, step=allowed[number % len(allowed)])
+        step = allowed[number % len(allowed)]
+        self.do(SENDS if step in get_args(SendStep) else TRANSFER, request=request, step=step)
+        if step in ASKS and request % 2:
+            self.do(SENDS, request=request, step="hurries")
 
     def _transfers(self, run: ServedClients, drawn: Drawn) -> bool:
-        """The prefill server does something for a request. Whether there is one for which it can."""
-        known = run.transfer_steps()
+        """The server on the other side does something for a request. Whether there is one for which it can."""
+        well = drawn.fork >= GOES_WELL
+        known = {one: steps for one, steps in run.transfer_steps().items() if not well or steps[0] not in WAITS}
         if known:
             request = sorted(known)[drawn.length % len(known)]
-            self._does(request, known[request], 0 if drawn.fork >= GOES_WELL else drawn.answer)
+            self._does(request, known[request], 0 if well else drawn.answer)
         return bool(known)
 
     def _may(self, rule: Callable[..., bool], run: ServedClients, *more: int) -> bool:

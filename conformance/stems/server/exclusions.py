@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from conformance.stems.configs import is_windowed
-from conformance.stems.server.protocol import FINDS, TRANSFER, TransferStep
+from conformance.stems.server.protocol import FINDS, TRANSFER, SendStep, TransferStep
 from conformance.stems.server.served import ServedClients
 
 
@@ -135,7 +135,9 @@ def may_ask_for(run: ServedClients, exclude: Collection[StrEnum], length: int) -
     return max(0, length - 1 - max(window, page)) // page == max(0, length - window) // page
 
 
-def lawful_steps(steps: Sequence[TransferStep], exclude: Collection[StrEnum]) -> Sequence[TransferStep]:
+def lawful_steps(
+    steps: Sequence[TransferStep | SendStep], exclude: Collection[StrEnum]
+) -> Sequence[TransferStep | SendStep]:
     """Of what a prefill server can do next, what it does."""
     if ServerExclusion.LATE_WRITES not in exclude:
         return steps

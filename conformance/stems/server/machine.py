@@ -11,7 +11,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from conformance.stems.launches import Launches, configuration
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.server.client import LEAST, MOST, Client, Drawn
-from conformance.stems.server.protocol import TRANSFER
+from conformance.stems.server.protocol import SENDS, TRANSFER
 from conformance.stems.server.served import ServedClients
 
 messages = st.tuples(*(st.integers(least, most) for least, most in zip(LEAST, MOST, strict=True)))
@@ -72,7 +72,7 @@ class ServedMachine(StemMachine):
     def serves_on(self, turns: int) -> None:
         """Nobody sends anything for a while."""
         assert self.run is not None
-        if TRANSFER in self.run.lacks:
+        if {TRANSFER, SENDS} <= {*self.run.lacks}:
             self.turns(turns)
         else:
             self.client.waits(self.run, turns)

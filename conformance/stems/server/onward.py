@@ -10,6 +10,7 @@ from conformance.driver.shadow import WrongSlot
 from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import ADMITTED, POLL, TRANSFER, ServerEvent
 from conformance.stems.server.run import ServerRun
+from conformance.stems.server.sendings import WAITS
 
 LONGEST = 3  # the tokens of an answer
 STRANGER = 5000  # the first fork of requests whose texts share nothing with any other
@@ -96,6 +97,9 @@ class OnwardServer:
             for step in self.engine.transfer_steps(request)[:1]:
                 send(self.run, partial(self.engine.transfer, request, step))
                 arrivals.does(request, step)
+        for request, steps in self.run.sendings.steps().items():
+            if steps[0] not in WAITS:
+                send(self.run, partial(self.engine.send, request, steps[0]))
 
     def _next(self) -> ServerEvent:
         """The next event that may have changed memory: an admission only locks."""

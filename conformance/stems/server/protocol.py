@@ -15,9 +15,11 @@ from conformance.stems.cache.protocol import CacheSnapshot
 POLL, ADMITTED = "poll", "admitted"
 FINDS = "hits"  # an ability: requests go on after what the tree has of their texts
 TRANSFER = "transfer"  # an ability: prompts come from a prefill server
+SENDS = "send"  # an ability: prompts go to a decode server
 NOT_SAMPLED = 0  # the token id in an answer that nobody asked for
 Pause = Literal["retract", "in_place"]
 TransferStep = Literal["registers", "completes", "fails", "breaks", "writes", "stops"]
+SendStep = Literal["asks", "asks_rest", "cancels", "takes", "reads", "breaks_off", "hurries"]
 
 
 class ServerPass(NamedTuple):
@@ -59,6 +61,25 @@ class Destination(NamedTuple):
     swa_start: int
     swa_slots: Sequence[int]
     state: int
+
+
+class Sent(NamedTuple):
+    """What a decode server has got by one step of a prefill server's transfer.
+
+    ``start``: so many tokens of the prompt the decode server has already. ``slots``: pairs of the place of a token in
+    the prompt and the slot that was read for it, up to whole pages. ``buffer``: the buffer that was read for the first
+    token of the answer, ``None`` where none was; ``first`` is that token, and ``request`` the one of which the buffer
+    says that it is. ``told``: the decode server has heard that all is there, or that the transfer has failed; ``None``
+    where it has heard nothing, or waits no longer. ``done``: for so many of its steps the prefill server had waited.
+    """
+
+    start: int
+    slots: Sequence[tuple[int, int]]
+    buffer: int | None = None
+    first: int = 0
+    request: int = 0
+    told: bool | None = None
+    done: int = 0
 
 
 class RowCopy(NamedTuple):
@@ -135,9 +156,9 @@ class ServerEngine(Engine, Protocol):
     """A server. Configuration: ``model`` and ``flags``, the launch flags of the server (see ``ServerConfig``).
 
     ``shape``: a configuration of the stem ``cache`` for the memory that the server has built (see ``CacheEngine``).
-    ``overlaps``: it begins a step before it knows the result of the last one. ``lacks`` may name three abilities:
-    ``counts_missing`` (see ``LockRefEngine``), ``hits``, of a server that was launched to find nothing in its tree, and
-    ``transfer``, of one that computes its prompts itself.
+    ``overlaps``: it begins a step before it knows the result of the last one. ``lacks`` may name four abilities:
+    ``counts_missing`` (see ``LockRefEngine``), ``hits``, of a server that was launched to find nothing in its tree,
+    ``transfer``, of one that computes its prompts itself, and ``send``, of one that is no prefill server.
     """
 
     shape: Json
@@ -197,6 +218,21 @@ class ServerEngine(Engine, Protocol):
 
     def transfer_steps(self, request: int) -> Sequence[TransferStep]:
         """What the prefill server of a decode server can do next for a request."""
+
+    def send(self, request: int, step: SendStep) -> Sent:
+        """A decode server does something for a request of a prefill server: ``asks`` (says where its prompt is to be
+        written), ``asks_rest`` (likewise, and has some pages of it already), ``cancels`` (wants it no more). Or the
+        worker that sends prompts goes on: ``takes`` (a part of the prompt that was handed to it), ``reads`` (reads the
+        memory in which it is, and goes on) or ``breaks_off`` (the transfer fails). The run does not ask for the last
+        step, ``hurries``: from then on the worker takes and reads each part of this prompt as soon as it can, also
+        within a turn.
+        """
+
+    def send_steps(self, request: int) -> Sequence[SendStep]:
+        """What a decode server, or the worker that sends prompts, can do next for a request."""
+
+    def kept_buffers(self) -> int:
+        """How many of a prefill server's buffers for first tokens are not free, or free twice."""
 
     def go_on(self) -> ServerEvent:
         """The server runs on until it has done something to its memory, or polls."""

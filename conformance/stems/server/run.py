@@ -26,13 +26,16 @@ from conformance.stems.server.protocol import (
     FINDS,
     NOT_SAMPLED,
     POLL,
+    SENDS,
     TRANSFER,
+    SendStep,
     ServedRequest,
     ServerEngine,
     ServerEvent,
     ServerPass,
     TransferStep,
 )
+from conformance.stems.server.sendings import WAITS, Sendings
 from conformance.stems.server.served import GOES_ON, GOES_ON_SENTENCE, ServedClients
 from conformance.stems.server.transfers import TransferCalls
 from conformance.stems.session_trim.projection import lengths_of
@@ -102,12 +105,13 @@ class ServerRun(ServedClients):
         self.verifying: dict[int, list[int]] = {}  # what passes have accepted of drafts, until it counts
         self.batches = 0  # the steps with a batch
         self._still = 0  # the turns since the last batch
+        self.sendings = Sendings(self, sampled)
         self.transfers = TransferCalls(self)
-        self.operations: Mapping[str, Operation] = operations_of(self, self.transfers)
+        self.operations: Mapping[str, Operation] = operations_of(self, self.transfers, self.sendings)
 
-    def transfer_steps(self) -> dict[int, Sequence[TransferStep]]:
+    def transfer_steps(self) -> Mapping[int, Sequence[TransferStep | SendStep]]:
         """See ``ServedClients``."""
-        return self.transfers.steps()
+        return {**self.transfers.steps(), **self.sendings.steps()}
 
     # The server runs.
 
@@ -121,6 +125,7 @@ class ServerRun(ServedClients):
             )
             self.takes(event)
             midway.after(event.kind)
+            yield from self.sendings.hurries(midway.now)
             if event.kind == POLL:
                 return event
 
@@ -129,6 +134,7 @@ class ServerRun(ServedClients):
         self.cache.follow_tracks()
         self.transfers.copied(event.backups)
         self.transfers.waited(event.done)
+        self.sendings.waited(event.done)
         self.economy.happens(event.kind, self.seen.tree)
         if event.kind == POLL:
             self._polls(event)
@@ -237,6 +243,7 @@ class ServerRun(ServedClients):
     def _passed(self, event: ServerEvent) -> None:
         """A forward pass was launched."""
         self.batches += 1
+        self.sendings.launched(event.passes)
         done = []
         for one in event.passes:
             known = self.calls.requests[one.request]
@@ -334,7 +341,8 @@ class ServerRun(ServedClients):
             self._counts_launched(request, asked.session, launched)
             self.calls.explain_left(request, text)
             if known.sent is None:
-                again = [*known.tokens, *known.sampled]
+                # A prefill server that takes a prompt back computes all of it again.
+                again = [*known.tokens, *(known.sampled if SENDS in self.lacks else ())]
                 self.calls.requests[request] = RunRequest(known.session, again, asked.fork)  # it may have left it
                 self.calls.retracted.add(request)
                 self.cut.add(request)
@@ -420,6 +428,8 @@ class ServerRun(ServedClients):
             self._stands_still(event)
         if all(known.sent is not None for known in event.requests.values()) and (amiss := self.engine.idle_problems()):
             raise Finding(AGREES, AGREES_SENTENCE, "; ".join(amiss), kind=INVARIANT)
+        if not event.requests:
+            self.sendings.idle()
 
     def _stands(self, event: ServerEvent) -> bool:
         """The server has requests and computed none, and nobody else has to do anything first. A request that has ended
@@ -428,7 +438,8 @@ class ServerRun(ServedClients):
         if not event.requests or event.batch or self.paused:
             return False
         ending = any(known.sent is not None for known in event.requests.values())
-        return not ending and not self.transfers.steps()
+        others = any({*steps} - {*WAITS} for steps in self.transfer_steps().values())
+        return not ending and not others and not self.sendings.unheard_of()
 
     def _stands_still(self, event: ServerEvent) -> None:
         """Raises ``Finding`` unless the first request that waits has no room beside what idle sessions hold."""

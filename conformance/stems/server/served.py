@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from conformance.driver.lockstep import Calls, EngineCall
 from conformance.driver.operations import AnyTokens, Tokens, operation
 from conformance.driver.protocol import Json, Misuse
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import Pause, ServerEngine, ServerEvent, TransferStep
+from conformance.stems.server.protocol import Pause, SendStep, ServerEngine, ServerEvent, TransferStep
 
 GOES_ON = "clients_never_stop_a_server"
 GOES_ON_SENTENCE = "Whatever clients send, a server goes on: no message makes it end with an exception."
@@ -149,8 +149,8 @@ class ServedClients:
         """One turn of the loop: what the server does, event by event. Returns the poll at its end."""
         raise NotImplementedError
 
-    def transfer_steps(self) -> dict[int, Sequence[TransferStep]]:
-        """What the prefill server of a decode server can do next, by request."""
+    def transfer_steps(self) -> Mapping[int, Sequence[TransferStep | SendStep]]:
+        """What the server on the other side of a decode server or a prefill server can do next, by request."""
         return {}
 
     def stuck(self) -> list[int]:

@@ -7,7 +7,7 @@ The server's event loop runs in a greenlet of its own. It stops where it polls f
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from typing import Any, Protocol
@@ -28,9 +28,11 @@ from conformance.engines.sglang.server.forking import forked
 from conformance.engines.sglang.server.host_memory import HostWatch
 from conformance.engines.sglang.server.launching import Launcher
 from conformance.engines.sglang.server.network import Network
+from conformance.engines.sglang.server.prefilling import PrefillSide, is_prefill_server
 from conformance.engines.sglang.server.reading import ServerReader
 from conformance.engines.sglang.server.receiving import ADDRESS, BOOTSTRAP_PORT, PrefillServer
 from conformance.engines.sglang.server.runner import runner_class
+from conformance.engines.sglang.server.sending import DecodeServers
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
 from conformance.engines.sglang.server.storage_memory import StorageWatch
@@ -54,8 +56,11 @@ from conformance.stems.server.protocol import (
     ADMITTED,
     FINDS,
     POLL,
+    SENDS,
     TRANSFER,
     Pause,
+    SendStep,
+    Sent,
     ServedRequest,
     ServerEvent,
     ServerPass,
@@ -90,7 +95,9 @@ def make_host_server(release: Release, config: Json) -> SGLangServer:
 
 def make_server(release: Release, config: Json) -> SGLangServer:
     """A server of a configuration. ``Unsupported`` where the release refuses its flags, or no server runs here."""
-    return SGLangServer(servers(release), _with_barrier(config) if is_decode_server(config["flags"]) else config)
+    flags = config["flags"]
+    shares = is_decode_server(flags) or is_prefill_server(flags)
+    return SGLangServer(servers(release), _with_barrier(config) if shares else config)
 
 
 def _with_barrier(config: Json) -> Json:
@@ -112,12 +119,18 @@ class Servers:
             runner_class, logits=runtime, output=output, passes=self._passed, in_order=self._copies_in_order
         )
         self.device, self.streams = CopyDevice(), PassDevice()
-        self.network = Network(partial(PrefillServer, imported, lambda: self.streams.now.ended))
+        self._prefill_server = partial(PrefillServer, imported, lambda: self.streams.now.ended)
+        self._decode_servers = partial(DecodeServers, imported)
+        self.network = Network(self._prefill_server)
         clock = ServerClock(self._turns)
         place = Place(imported, self._socket, runner, clock, self._running, self.device, self.streams, self.network)
         put_in_place(place)
         watch_functions(imported)
         self.now: RunningServer | None = None
+
+    def launches(self, flags: Sequence[str]) -> None:
+        """A server of these launch flags is made next."""
+        self.network.makes = self._decode_servers if is_prefill_server(flags) else self._prefill_server
 
     def _socket(self, name: str) -> Socket:
         self.sockets[name] = Socket(self._polled if name == INPUT else None)
@@ -163,9 +176,11 @@ class SGLangServer:
         self._messages = self.release.imported.module("managers.io_struct")
         self._sampling = self.release.imported.module("sampling.sampling_params").SamplingParams
         self.turns = 0
-        decodes = is_decode_server(config["flags"])
-        if decodes and not DECODES.include(self.release.imported):
-            raise Unsupported(f"sglang {self.release.label}: decode servers are driven from 0.5.19 on")
+        decodes, prefills = is_decode_server(config["flags"]), is_prefill_server(config["flags"])
+        if (decodes or prefills) and not DECODES.include(self.release.imported):
+            kind = "decode" if decodes else "prefill"
+            raise Unsupported(f"sglang {self.release.label}: {kind} servers are driven from 0.5.19 on")
+        servers.launches(config["flags"])
         servers.now, self._passes = self, PassesInFlight()
         servers.streams.now = self._passes
         try:
@@ -182,6 +197,7 @@ class SGLangServer:
         self.admitted: set[int] = set()  # those that have a lock, and no row yet
         self._forks: dict[int, int] = {}
         self._first: dict[int, int] = {}  # the first token of each answer
+        self._lengths: dict[int, int] = {}  # of each prompt
         self._watch = ServerWatch(self)
         self._watch.watch(self.scheduler)
         if with_host != has_host_memory(self.scheduler):
@@ -194,8 +210,12 @@ class SGLangServer:
         if decodes:
             assert isinstance(servers.network.now, PrefillServer), "a decode server opens its socket when it is made"
             self.decodes = DecodeSide(self.scheduler, servers.network.now, self._passes)
+        self.prefills: PrefillSide | None = None
+        if prefills:
+            assert isinstance(servers.network.now, DecodeServers), "a prefill server opens its socket when it is made"
+            self.prefills = PrefillSide(self.scheduler, servers.network.now)
         self._reader = ServerReader(self.release, self.scheduler, self)
-        if self._reader.stateful or self.host is not None or decodes:
+        if self._reader.stateful or self.host is not None or decodes or prefills:
             self._watch.watch_results(self.scheduler)
         self.shape = self._reader.shape(config)
         self.ran = self._reader.ran
@@ -208,6 +228,8 @@ class SGLangServer:
             lacks.add(FINDS)
         if self.decodes is None:
             lacks.add(TRANSFER)
+        if self.prefills is None:
+            lacks.add(SENDS)
         self.lacks = frozenset(lacks)
         self._run = greenlet.getcurrent()
         self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
@@ -249,8 +271,9 @@ class SGLangServer:
             stream=False,
             priority=priority,
             session_params=self._messages.SessionParams(id=str(session)) if session else None,
-            **({} if self.decodes is None else {**FROM_PREFILL, "bootstrap_room": _room(request)}),
+            **({} if self._other is None else {**FROM_PREFILL, "bootstrap_room": _room(request)}),
         )
+        self._lengths[request] = len(tokens)
         self._input.put(message)
 
     def abort(self, request: int) -> None:
@@ -293,6 +316,13 @@ class SGLangServer:
 
     # Prompts that a prefill server computes.
 
+    @property
+    def _other(self) -> PrefillServer | DecodeServers | None:
+        """To whom a decode server, or a prefill server, sends messages."""
+        if self.prefills is not None:
+            return self.prefills.decode
+        return None if self.decodes is None else self.decodes.prefill
+
     def transfer(self, request: int, step: TransferStep) -> None:
         """The prefill server of the run."""
         with self._within():
@@ -301,6 +331,28 @@ class SGLangServer:
     def transfer_steps(self, request: int) -> list[TransferStep]:
         """What the prefill server of the run can do."""
         return self._decodes.steps(_room(request))
+
+    # Prompts for decode servers.
+
+    def send(self, request: int, step: SendStep) -> Sent:
+        """A decode server of the run, or the release's worker."""
+        self._servers.network.now = self._other
+        with self._within():
+            sent = self._prefills.does(_room(request), step, self._lengths[request])
+        return sent._replace(done=self._passes.ended)
+
+    def send_steps(self, request: int) -> list[SendStep]:
+        """What a decode server of the run, or the release's worker, can do."""
+        return self._prefills.decode.steps(_room(request), self._lengths.get(request))
+
+    def kept_buffers(self) -> int:
+        """The metadata buffers of a prefill server."""
+        return 0 if self.prefills is None else self.prefills.kept_buffers()
+
+    @property
+    def _prefills(self) -> PrefillSide:
+        assert self.prefills is not None, "only a prefill server has decode servers"
+        return self.prefills
 
     def _transfer_begins(self, room: int) -> None:
         if not self._decodes.prefill.is_asked(room):
@@ -335,7 +387,7 @@ class SGLangServer:
         if self._stopped is not None:
             raise self._stopped
         servers.now, ServerWatch.now, self._run = self, self._watch, greenlet.getcurrent()
-        servers.network.now = None if self.decodes is None else self.decodes.prefill
+        servers.network.now = self._other
         try:
             with self._within():
                 event = self._loop.switch()
@@ -371,6 +423,8 @@ class SGLangServer:
 
     def _waiting(self) -> list[Any]:
         """The requests that wait for a row, in the order in which they are served."""
+        if self.prefills is not None:
+            return self.prefills.without_row()
         return list(self.scheduler.waiting_queue) if self.decodes is None else self.decodes.without_row()
 
     def passed(self, passes: list[ServerPass]) -> list[list[int]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from conformance.driver.protocol import Json
 from conformance.engines.sglang.server.tokens import as_json
-from conformance.stems.server.protocol import TransferStep
+from conformance.stems.server.protocol import SendStep, TransferStep
 
 CAPACITY = 1 << 20  # of a session, in characters of its text
 LAUNCH = "python -m sglang.launch_server --model-path MODEL"
@@ -88,12 +88,24 @@ PREFILLS: dict[TransferStep, str] = {
     "writes": "the prefill server has written the prompt of request {}, late",
     "stops": "the prefill server has stopped, and has not written the prompt of request {}",
 }
+# What a decode server of a prefill server, or the worker of this one, does for a request, by ``SendStep``.
+SENDINGS: dict[SendStep, str] = {
+    "asks": "a decode server says where the prompt of request {} is to be written",
+    "asks_rest": "a decode server says where the rest of the prompt of request {} is to be written, behind what it has",
+    "cancels": "the decode server wants request {} no more",
+    "takes": "the transfer worker takes the next part of the prompt of request {}, and stands before it reads it",
+    "reads": "the transfer worker reads what it stands before of request {}, and goes on",
+    "hurries": "the transfer worker reads each part of the prompt of request {} as soon as it is handed over",
+    "breaks_off": "the transfer that the worker stands before fails, of request {}",
+}
 
 
 def call(step: Json) -> str:
     """One step of a run: a call, what a prefill server does, or how far the server goes before the next one."""
     if step["op"] == "transfer":
         return f"# {PREFILLS[step['step']].format(step['request'])}"
+    if step["op"] == "send":
+        return f"# {SENDINGS[step['step']].format(step['request'])}"
     if step["op"] == "turn":
         times = step.get("times", 1)
         return f"# the server makes {times} step{'s' if times > 1 else ''}"

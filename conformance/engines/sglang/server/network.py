@@ -1,13 +1,16 @@
-"""Stands for the network of a decode server: sockets, calls by HTTP, and the threads that wait for them.
+"""Stands for the network of a decode server, or of a prefill server: sockets, calls by HTTP, and the threads that wait
+for them.
 
-On the other side of it is a prefill server (``receiving``). A message arrives at once, and the thread that waits for it
-does all that it has to do with it before anything else happens. Easier than a network: no message is lost.
+On the other side of it is a prefill server (``receiving``), or decode servers (``sending``). A message arrives at once,
+and the thread that waits for it does all that it has to do with it before anything else happens. Easier than a network:
+no message is lost.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -20,7 +23,10 @@ from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.storing import StoppingThread, Worker
 
 HOST, PORT = "127.0.0.1", 7001  # of the decode server
-OPTIONS = ("PUSH", "PULL", "MAX_SOCKETS", "IPV6", "LINGER", "SNDTIMEO")  # of sockets
+OPTIONS = (  # of sockets
+    *("PUSH", "PULL", "MAX_SOCKETS", "IPV6", "LINGER", "SNDTIMEO", "RECONNECT_IVL", "NOBLOCK", "EVENT_DISCONNECTED"),
+    *("TCP_KEEPALIVE", "TCP_KEEPALIVE_IDLE", "TCP_KEEPALIVE_INTVL", "TCP_KEEPALIVE_CNT"),
+)
 
 
 class HttpAnswer(NamedTuple):
@@ -39,12 +45,19 @@ class SocketError(Exception):
     """A socket cannot be used."""
 
 
+class NoMessage(Exception):
+    """A socket has no message."""
+
+
 class Inbox:
-    """The socket at which a decode server listens. ``threads``: those that wait for its messages."""
+    """The socket at which a server listens. ``threads``: those that wait for its messages. ``workers``: the others of
+    the server.
+    """
 
     def __init__(self) -> None:
         self._messages: deque[list[bytes]] = deque()
         self.threads: list[StoppingThread] = []
+        self.workers: list[StoppingThread] = []
 
     def put(self, message: list[bytes]) -> None:
         """A message arrives."""
@@ -57,18 +70,18 @@ class Inbox:
         while not self._messages:
             now = greenlet.getcurrent()
             if not isinstance(now, Worker):
-                raise EngineError("the socket of a decode server is read outside of its thread")
+                raise EngineError("the socket of a server is read outside of its thread")
             now.stops()
         return self._messages.popleft()
 
 
 class OtherSide(Protocol):
-    """Whom a decode server sends messages to, and calls by HTTP. ``inbox``: where the decode server listens."""
+    """Whom a server sends messages to, and calls by HTTP. ``inbox``: where the server listens."""
 
     inbox: Inbox
 
     def hears(self, frames: list[bytes]) -> None:
-        """A message of the decode server."""
+        """A message of the server."""
 
     def get(self, url: str) -> HttpAnswer:
         """``GET``."""
@@ -76,33 +89,39 @@ class OtherSide(Protocol):
     def post(self, url: str, body: Any) -> HttpAnswer:
         """``POST``."""
 
+    def put(self, url: str, body: Any) -> HttpAnswer:
+        """``PUT``."""
+
+    def reads(self, sources: Sequence[int], targets: Sequence[int], lengths: Sequence[int]) -> None:
+        """The engine for transfers reads the server's memory from these addresses on, and writes to those."""
+
 
 class Network:
-    """The network of the decode servers of one process. ``makes``: the other side of a new one. ``now``: the other side
-    of the one that runs.
+    """The network of the servers of one process. ``makes``: the other side of a new one. ``now``: the other side of the
+    one that runs.
     """
 
     def __init__(self, makes: Callable[[Inbox], OtherSide]) -> None:
-        self._makes = makes
+        self.makes = makes
         self.now: OtherSide | None = None
 
     @property
     def other(self) -> OtherSide:
-        """The other side of the decode server that runs."""
-        assert self.now is not None, "a decode server sends while it runs"
+        """The other side of the server that runs."""
+        assert self.now is not None, "a server sends while it runs"
         return self.now
 
     def listens(self, *_: Any, **__: Any) -> tuple[int, Inbox]:
-        """A new decode server opens its socket."""
+        """A new server opens its socket."""
         inbox = Inbox()
-        self.now = self._makes(inbox)
+        self.now = self.makes(inbox)
         return PORT, inbox
 
     @property
     def sockets(self) -> SimpleNamespace:
         """Stands for the module ``zmq``."""
         numbers = {name: number for number, name in enumerate(OPTIONS)}
-        return SimpleNamespace(Context=lambda: self.context, ZMQError=SocketError, **numbers)
+        return SimpleNamespace(Context=lambda: self.context, ZMQError=SocketError, Again=NoMessage, **numbers)
 
     @property
     def context(self) -> SimpleNamespace:
@@ -113,29 +132,44 @@ class Network:
         def send(frames: list[bytes]) -> None:
             self.other.hears([bytes(frame) for frame in frames])
 
-        return SimpleNamespace(send_multipart=send, setsockopt=_nothing, connect=_nothing, close=_nothing)
+        options = dict.fromkeys(("setsockopt", "connect", "close"), _nothing)
+        monitor = SimpleNamespace(recv_multipart=_never)  # which says that the other side has gone
+        return SimpleNamespace(send_multipart=send, get_monitor_socket=lambda *_: monitor, **options)
 
     @property
     def requests(self) -> SimpleNamespace:
         """Stands for the module ``requests``."""
-        calls = {"get": lambda url, **_: self.other.get(url), "post": lambda url, json, **_: self.other.post(url, json)}
+        calls = {
+            "get": lambda url, **_: self.other.get(url),
+            "post": lambda url, json, **_: self.other.post(url, json),
+            "put": lambda url, json, **_: self.other.put(url, json),
+        }
         session = SimpleNamespace(**calls, mount=_nothing)
         adapters = SimpleNamespace(HTTPAdapter=_nothing)
         return SimpleNamespace(**calls, Session=lambda: session, adapters=adapters)
 
     def threading_of(self, real: Any) -> SimpleNamespace:
-        """Stands for the module ``threading``: a thread goes on when a message has arrived."""
+        """Stands for the module ``threading``: a thread goes on when a message has arrived. One that is given a queue
+        goes on when the run says so.
+        """
 
-        def thread(target: Callable[[], None], **_: Any) -> StoppingThread:
-            found = StoppingThread(target)
-            self.other.inbox.threads.append(found)
+        def thread(target: Callable[..., None], args: Sequence[Any] = (), **_: Any) -> StoppingThread:
+            found = StoppingThread(functools.wraps(target)(functools.partial(target, *args)))
+            (self.other.inbox.workers if args else self.other.inbox.threads).append(found)
             return found
 
-        return SimpleNamespace(**{**vars(real), "Thread": thread})
+        # Time does not pass for a thread that looks after others.
+        event = SimpleNamespace(set=_nothing, wait=_waits_on)
+        return SimpleNamespace(**{**vars(real), "Thread": thread, "Event": lambda: event})
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     """An option is set, or a connection is made."""
+
+
+def _never(*_: Any) -> None:
+    """Nothing has come."""
+    raise NoMessage
 
 
 def beside_of(real: Any) -> SimpleNamespace:
@@ -160,9 +194,17 @@ def _waits(*_: Any) -> bool:
     return False
 
 
+def _waits_on(*_: Any) -> bool:
+    """The thread that runs now stops, and does not go on."""
+    now = greenlet.getcurrent()
+    while isinstance(now, Worker):
+        now.stops()
+    raise EngineError("a server waits for an event that never comes")
+
+
 def clock_of(clock: ServerClock) -> SimpleNamespace:
     """Stands for the module ``time`` where threads wait: they stop."""
-    return SimpleNamespace(time=clock.time, monotonic=clock.monotonic, sleep=_waits)
+    return SimpleNamespace(time=clock.time, monotonic=clock.monotonic, perf_counter=clock.perf_counter, sleep=_waits)
 
 
 class ThreadsAtOnce:
@@ -179,10 +221,27 @@ class ThreadsAtOnce:
 
 
 class TransferEngine:
-    """Stands for the engine that writes into the memory of another machine: shadow memory has what was written."""
+    """Stands for the engine that writes into the memory of another machine: shadow memory has what was written.
+    ``other``: the other side of a prefill server, whose worker stops before the engine reads its memory.
+    """
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: Any, other: OtherSide | None = None, **__: Any) -> None:
         self.registered: list[int] = []
+        self._other = other
+
+    def batch_transfer_sync(
+        self, session: str, sources: Sequence[int], targets: Sequence[int], lengths: Sequence[int]
+    ) -> int:
+        """Memory is read, and written to another machine; not 0 where that fails."""
+        del session
+        now = greenlet.getcurrent()
+        if not isinstance(now, Worker) or self._other is None:
+            raise EngineError("memory is read for a transfer outside of the worker of a prefill server")
+        now.stops(calls=True)
+        if now.outcome != "well":
+            return -1
+        self._other.reads(sources, targets, lengths)
+        return 0
 
     def get_session_id(self) -> str:
         """Its name in the network."""

@@ -8,7 +8,7 @@ goes on, and nobody can say when it ends. Easier: it has one process, and a writ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlparse
@@ -139,6 +139,14 @@ class PrefillServer:
         if asked.get("target_tp_rank") == ["-1"]:
             return HttpAnswer(200, self._info)
         return HttpAnswer(200, {"rank_ip": ADDRESS, "rank_port": PORT})
+
+    def put(self, url: str, body: Any) -> HttpAnswer:
+        """``PUT``."""
+        raise EngineError(f"a decode server calls {url} with {body}, which nobody answers")
+
+    def reads(self, sources: Sequence[int], targets: Sequence[int], lengths: Sequence[int]) -> None:
+        """Nobody reads the memory of a decode server."""
+        raise EngineError(f"{len(lengths)} parts of the memory of a decode server are read ({sources} to {targets})")
 
     def post(self, url: str, body: Any) -> HttpAnswer:
         """``POST``: which of its processes have these rooms; or it computes a text again, for which it has a room."""

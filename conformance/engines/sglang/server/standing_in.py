@@ -36,14 +36,16 @@ from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.drafting import Drafts, worker_class
 from conformance.engines.sglang.server.network import FUTURES, HOST, Network, TransferEngine, beside_of, clock_of
+from conformance.engines.sglang.server.sending import ChunkQueue
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 from conformance.engines.sglang.server.storing import PageHashes, StorageQueue, threading_of
 from conformance.engines.sglang.server.streams import PassDevice
 from conformance.engines.sglang.server.watching import DECODE, DECODES
 
 IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_runner", "server_args")
-# The manager and the receivers of transfers between servers, in releases of which a decode server is driven.
+# The manager, the receivers and the senders of transfers between servers, in releases of which such a server is driven.
 TRANSFERS, MOONCAKE = "disaggregation.common.conn", "disaggregation.mooncake.conn"
+PREFILL = "disaggregation.prefill"
 TRANSFER_ENGINE = "distributed.device_communicators.mooncake_transfer_engine"
 MOONCAKE_PARTS = (TRANSFERS, MOONCAKE, TRANSFER_ENGINE)
 LOGGER = "logging.Logger"  # the name is a method of a logger
@@ -125,6 +127,21 @@ class EmptyModel(torch.nn.Module):
     def forward(self, *_: Any, pp_proxy_tensors: Any = None) -> Any:
         """Not called: ``ModelRunner.forward`` is stood in for."""
         raise EngineError(f"the empty model was asked to compute ({pp_proxy_tensors})")
+
+
+class CpuTorch:
+    """The module ``torch`` on a machine without a GPU, where a release asks for the streams of a GPU by name."""
+
+    def __init__(self, streams: PassDevice) -> None:
+        self.cuda = SimpleNamespace(Event=streams.event_of, current_stream=streams.current_stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def empty(self, *args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        """``torch.empty``."""
+        del pin_memory
+        return torch.empty(*args, **kwargs)
 
 
 class UnpinnedTorch:
@@ -496,9 +513,23 @@ ROWS: tuple[StandInRow, ...] = (
             (TRANSFERS, "time", lambda place: clock_of(place.clock), ONE_ORDER, TURNS),
             *((name, "time", lambda place: place.clock, ONE_ORDER, TURNS) for name in (MOONCAKE, DECODE)),
             (
+                PREFILL,
+                "torch",
+                lambda place: CpuTorch(place.streams),
+                NO_STREAMS,
+                "streams and events of a GPU are those that stand for a device",
+            ),
+            (
+                MOONCAKE,
+                "FastQueue",
+                lambda _: ChunkQueue,
+                ONE_ORDER,
+                "a worker takes a chunk when the run says so",
+            ),
+            (
                 MOONCAKE,
                 "get_mooncake_transfer_engine",
-                lambda _: TransferEngine,
+                lambda place: lambda: TransferEngine(other=place.network.other),
                 "it is made with the groups of the first server of a process, if that is a decode server",
                 "as of the engine",
             ),
@@ -514,6 +545,14 @@ ROWS: tuple[StandInRow, ...] = (
     *(
         StandInRow(LOGGER, name, _none, "transformers gives it to loggers", "nothing is logged")
         for name in ("warning_once", "info_once")
+    ),
+    StandInRow(
+        PREFILL,
+        "time",
+        lambda place: place.clock,
+        ONE_ORDER,
+        TURNS,
+        Releases(PREFILL, "SchedulerDisaggregationPrefillMixin._yield_gil_if_needed"),
     ),
     StandInRow(MOONCAKE, "zmq", lambda place: place.network.sockets, NO_PACKAGE, NO_NETWORK, Releases(MOONCAKE, "zmq")),
     StandInRow(

@@ -20,7 +20,7 @@ from conformance.recording.server_records import (
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
 from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
-from conformance.stems.server.protocol import POLL, TRANSFER, ServedRequest, ServerEvent, ServerPass
+from conformance.stems.server.protocol import POLL, SENDS, TRANSFER, ServedRequest, ServerEvent, ServerPass
 from conformance.stems.server.recorded.texts import RecordedTexts
 from conformance.stems.session_trim.protocol import Lengths, RowSnapshot, SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
@@ -35,7 +35,7 @@ class PlayedServer:
     """
 
     fragile = False
-    lacks: frozenset[str] = frozenset({TRANSFER})
+    lacks: frozenset[str] = frozenset({TRANSFER, SENDS})
 
     def __init__(self, start: ServerStart, shape: Json, texts: RecordedTexts) -> None:
         self.shape = shape
