@@ -48,7 +48,15 @@ from conformance.stems.lock_ref.protocol import (
     PrefixMatch,
 )
 from conformance.stems.mamba_slots.protocol import MambaSlotsEngine, MambaSlotsSnapshot, SlotNames
-from conformance.stems.server.protocol import Destination, RowCopy, ServedRequest, ServerEngine, ServerEvent, ServerPass
+from conformance.stems.server.protocol import (
+    Destination,
+    RowCopy,
+    Sent,
+    ServedRequest,
+    ServerEngine,
+    ServerEvent,
+    ServerPass,
+)
 from conformance.stems.session_trim.protocol import (
     Admission,
     Arrival,
@@ -108,6 +116,7 @@ __all__ = [
     "RequestPass",
     "RowCopy",
     "RowSnapshot",
+    "Sent",
     "ServedRequest",
     "ServerEngine",
     "ServerEvent",

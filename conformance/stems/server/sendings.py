@@ -165,6 +165,6 @@ class Sendings:
             raise Finding(SENDS_OWN, SENDS_OWN_SENTENCE, detail, kind=INVARIANT)
 
     def idle(self) -> None:
-        """The server has no requests. Raises ``Finding`` where it has kept a buffer for first tokens."""
-        if kept := self._run.engine.kept_buffers():
+        """The server has no requests. Raises ``Finding`` where a prefill server has kept a buffer for first tokens."""
+        if SENDS not in self._run.lacks and (kept := self._run.engine.kept_buffers()):
             raise Finding(GIVES_BACK, GIVES_BACK_SENTENCE, f"{kept} are not", kind=INVARIANT)
