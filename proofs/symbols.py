@@ -402,9 +402,7 @@ class World:
 
     def _as_before(self, shared: dict[tuple[Any, ...], tuple[Any, ...]], count: Count) -> Term:
         """The symbol of an earlier sum of equal members and weights over the domain, if there was one."""
-        any_ = Term(z3.Int("any!"))
-        with self.quantified():
-            said = (lift(count.law(any_)), lift(count.weight(any_)))
+        said = count.formulas
         key = (count.domain, *(formula.get_id() for formula in said))
         first: Term = shared.setdefault(key, (count.term, *said))[0]  # z3 keeps the number of a formula that is kept
         return first

@@ -25,6 +25,7 @@ from conformance.search.check import Search, draw
 from conformance.stems.block_cache import rules
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion
 from conformance.stems.machine import Sink
+from conformance.stems.stem_registry import start
 
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
 MANAGER = "vllm.v1.kv_offload.cpu.manager"
@@ -141,6 +142,17 @@ def made(edit: Edit) -> Iterator[None]:
         yield
     finally:
         setattr(holder, name, kept)
+
+
+def law_broken_by(stem: str, make: Any, config: Json, steps: Sequence[Json]) -> str | None:
+    """The law that a run of these steps finds broken; ``None``: none."""
+    try:
+        lock = start(stem, make, config)
+        for step in steps:
+            lock.do(**step)
+    except Finding as finding:
+        return finding.law
+    return None
 
 
 def broken(

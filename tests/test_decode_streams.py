@@ -26,29 +26,18 @@ SCRIPT = """
 
     from contextlib import ExitStack
 
-    from host_memory_edits import Edit, made
+    from host_memory_edits import Edit, law_broken_by, made
 
-    from conformance.driver.lockstep import Finding
     from conformance.engines import registry
-    from conformance.stems.stem_registry import start
 
     make = registry.load("sglang", release=release).makers["server"]
-
-    def broken():
-        try:
-            lock = start("server", make, given["config"])
-            for step in given["steps"]:
-                lock.do(**step)
-        except Finding as finding:
-            return finding.law
-        return None
 
     said = []
     for edits in given["edits"]:
         with ExitStack() as places:
             for edit in edits:
                 places.enter_context(made(Edit(*edit)))
-            said.append(broken())
+            said.append(law_broken_by("server", make, given["config"], given["steps"]))
     print(json.dumps(said))
 """
 

@@ -23,23 +23,15 @@ SCRIPT = """
 
     from contextlib import nullcontext
 
-    from host_memory_edits import Edit, made
+    from host_memory_edits import Edit, law_broken_by, made
 
-    from conformance.driver.lockstep import Finding
     from conformance.engines import registry
     from conformance.engines.sglang.releases.release import _release
-    from conformance.stems.stem_registry import start
 
     def broken():
         _release.cache_clear()  # what was read of a class before the edit is forgotten
         make = registry.load("sglang", release=release).makers[given["stem"]]
-        try:
-            lock = start(given["stem"], make, given["config"])
-            for step in given["steps"]:
-                lock.do(**step)
-        except Finding as finding:
-            return finding.law
-        return None
+        return law_broken_by(given["stem"], make, given["config"], given["steps"])
 
     said = []
     for edit in (None, given["edit"]):

@@ -65,7 +65,9 @@ class Sendings:
         self._writing: deque[tuple[int, dict[int, int]]] = deque()  # of steps in flight: their numbers and slots
 
     def launched(self, passes: Sequence[ServerPass]) -> None:
-        """A step was launched."""
+        """A step was launched. Of a server that sends nothing, nobody asks which steps write."""
+        if SENDS in self._run.lacks:
+            return
         slots = {slot: one.request for one in passes for slot in one.slots}
         self._writing.append((self._run.batches, slots))
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import greenlet
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.sglang.server.clock import ServerClock
-from conformance.engines.sglang.server.storing import StoppingThread, Worker
+from conformance.engines.sglang.server.storing import StoppingThread, Worker, this_worker
 
 HOST, PORT = "127.0.0.1", 7001  # of the decode server
 OPTIONS = (  # of sockets
@@ -68,10 +68,7 @@ class Inbox:
     def recv_multipart(self, *_: Any) -> list[bytes]:
         """The next message. Where there is none the thread stops."""
         while not self._messages:
-            now = greenlet.getcurrent()
-            if not isinstance(now, Worker):
-                raise EngineError("the socket of a server is read outside of its thread")
-            now.stops()
+            this_worker("the socket of a server is read outside of its thread").stops()
         return self._messages.popleft()
 
 
@@ -194,12 +191,11 @@ def _waits(*_: Any) -> bool:
     return False
 
 
-def _waits_on(*_: Any) -> bool:
+def _waits_on(*_: Any) -> NoReturn:
     """The thread that runs now stops, and does not go on."""
-    now = greenlet.getcurrent()
-    while isinstance(now, Worker):
+    now = this_worker("a server waits for an event that never comes")
+    while True:
         now.stops()
-    raise EngineError("a server waits for an event that never comes")
 
 
 def clock_of(clock: ServerClock) -> SimpleNamespace:
@@ -234,9 +230,10 @@ class TransferEngine:
     ) -> int:
         """Memory is read, and written to another machine; not 0 where that fails."""
         del session
-        now = greenlet.getcurrent()
-        if not isinstance(now, Worker) or self._other is None:
-            raise EngineError("memory is read for a transfer outside of the worker of a prefill server")
+        outside = "memory is read for a transfer outside of the worker of a prefill server"
+        now = this_worker(outside)
+        if self._other is None:
+            raise EngineError(outside)
         now.stops(calls=True)
         if now.outcome != "well":
             return -1

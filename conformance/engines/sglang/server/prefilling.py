@@ -47,6 +47,5 @@ class PrefillSide:
     def kept_buffers(self) -> int:
         """How many of the buffers for first tokens are in use, or were given back twice."""
         allocator = self._scheduler.req_to_metadata_buffer_idx_allocator
-        return abs(int(allocator.size) - len({*allocator.free_slots})) + abs(
-            len(allocator.free_slots) - len({*allocator.free_slots})
-        )
+        given, once = len(allocator.free_slots), len({*allocator.free_slots})
+        return abs(int(allocator.size) - once) + given - once

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import greenlet
 import numpy
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.server.network import HttpAnswer, Inbox
 from conformance.engines.sglang.server.receiving import ABORTS, ACKNOWLEDGES, CONNECTIONS, FAILED, SUCCESS
-from conformance.engines.sglang.server.storing import StoppingThread, Worker
+from conformance.engines.sglang.server.storing import StoppingThread, this_worker
 from conformance.stems.server.protocol import SendStep, Sent
 
 ADDRESS, FIRST_PORT = "127.0.0.3", 7100
@@ -70,9 +69,7 @@ class ChunkQueue:
 
     def get(self) -> Any:
         """The next chunk."""
-        now = greenlet.getcurrent()
-        if not isinstance(now, Worker):
-            raise EngineError("chunks of a prefill server are taken outside of its worker")
+        now = this_worker("chunks of a prefill server are taken outside of its worker")
         now.stops()
         while not self.chunks:
             now.stops()

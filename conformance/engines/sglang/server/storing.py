@@ -45,6 +45,14 @@ class Worker(greenlet.greenlet):
         self.parent.switch()
 
 
+def this_worker(otherwise: str) -> Worker:
+    """The worker that runs now. Raises ``EngineError``, which says this, where none does."""
+    now = greenlet.getcurrent()
+    if not isinstance(now, Worker):
+        raise EngineError(otherwise)
+    return now
+
+
 class StorageQueue(Queue[Any]):
     """``queue.Queue``. A thread that finds it empty stops; when it goes on, and the queue is still empty, its time to
     wait is over. While the scheduler waits for an item, the threads go on (``others_go_on``).
