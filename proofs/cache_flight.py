@@ -78,7 +78,7 @@ def launches_over_fewer_pages(
 ) -> Step[CacheState]:
     """A pass is launched, and its first page counts as one that it does not write."""
     step = law.launch(st, row, job, track, first)
-    return but(step, then=law.begun(st, job, PASS, row, law.used_by(st, row, track), first + 1))
+    return but(step, then=law.begun(st, job, PASS, row, law.used_by(st, row, track), first + 1, first + 1))
 
 
 def ends_and_still_uses(st: CacheState, job: Number) -> Step[CacheState]:

@@ -15,19 +15,23 @@ from spec.cache_flight import begun, over, used_by
 from spec.cache_state import FILLED, UNFILLED, CacheState
 from spec.contents import UNWRITTEN
 from spec.in_flight import WRITES
-from spec.lengths import Length
+from spec.lengths import Length, touched
 from spec.logic import Number, Seq, Step, Truth, but, no
 from spec.mamba_slots_state import FIRST, OWN
 from spec.pool import held
-from spec.session_trim_state import RUNNING, full_pool
+from spec.session_trim_state import RUNNING, allocated, full_pool
 
 AWAITS = "the row awaits no transfer of what was computed elsewhere"
 AWAITED = "the row awaits a transfer, and none is under way"
+UNSENT = "what the row's own SWA pages hold was computed or sent"
 UNDER_WAY = "no transfer into the row is under way"
 
 
-def _receive(st: CacheState) -> Iterator[tuple[int, int]]:
-    yield from ((row, job) for row in requests(st.rows, RUNNING) for job in new_job(st))
+def _receive(st: CacheState) -> Iterator[tuple[int, int, int]]:
+    """Each running row with a new job, and each page index from which its SWA pages may be sent."""
+    for row in requests(st.rows, RUNNING):
+        places = range(st.rows.protected(row), touched(allocated(st.rows, row)) + 1)
+        yield from ((row, job, first) for job in new_job(st) for first in places)
 
 
 def _ends(st: CacheState) -> Iterator[tuple[int, int]]:
@@ -39,36 +43,41 @@ MOVES: dict[str, Any] = {"receive": _receive, "arrive": _ends, "fall_short": _en
 ROUTES = {"receive": "admit_tail", **dict.fromkeys(("arrive", "fall_short"), "admit_tail receive")}
 
 
-def receives_under_a_pass(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+def receives_under_a_pass(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
     """A transfer begins into pages that a pass in flight, of a request that has ended, still writes."""
-    return unasked(law.receive(st, row, job), "no job in flight uses a page or a state that the transfer writes")
+    return unasked(law.receive(st, row, job, first), "no job in flight uses a page or a state that the transfer writes")
 
 
-def receives_over_computed(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+def receives_over_computed(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
     """A transfer begins into a row whose tokens were computed here."""
-    return unasked(law.receive(st, row, job), AWAITED)
+    return unasked(law.receive(st, row, job, first), AWAITED)
 
 
-def receives_twice(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+def receives_twice(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
     """A second transfer begins into a row while the first is under way."""
     alone = "no job in flight uses a page or a state that the transfer writes"
-    return unasked(unasked(law.receive(st, row, job), AWAITED), alone)
+    return unasked(unasked(law.receive(st, row, job, first), AWAITED), alone)
 
 
-def _receives(st: CacheState, row: Number, job: Number, track: Number, first: Number) -> Step[CacheState]:
-    """A transfer begins that counts as one that writes these pages and state slots."""
-    wrong = begun(st, job, WRITES, row, used_by(st, row, track), first)
-    return but(law.receive(st, row, job), then=but(wrong, awaits=st.awaits.put(row, job)))
+def _receives(
+    st: CacheState, row: Number, job: Number, track: Number, places: tuple[Number, Number, Number]
+) -> Step[CacheState]:
+    """A transfer begins that counts as one that writes these state slots, and the row's own pages from the first two
+    of the places on, of the full pool and of the SWA pool, where it is asked for SWA pages from the third one on.
+    """
+    step = law.receive(st, row, job, places[2])
+    wrong = begun(st, job, WRITES, row, used_by(st, row, track), *places[:2])
+    return altered(step, flight=wrong.flight, full_used=wrong.full_used, swa_used=wrong.swa_used)
 
 
-def receives_into_a_track(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+def receives_into_a_track(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
     """A transfer writes a slot of the track buffer of the row's request, too."""
-    return _receives(st, row, job, FIRST, st.rows.protected(row))
+    return _receives(st, row, job, FIRST, (st.rows.protected(row), first, first))
 
 
-def receives_into_fewer_pages(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+def receives_into_fewer_pages(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
     """A transfer begins, and the first page behind the cached prefix counts as one that it does not write."""
-    return _receives(st, row, job, OWN, st.rows.protected(row) + 1)
+    return _receives(st, row, job, OWN, (st.rows.protected(row) + 1, first, first))
 
 
 def slides_under_a_transfer(st: CacheState, row: Number, to: Number) -> Step[CacheState]:
@@ -111,6 +120,53 @@ def saves_before_it_arrives(st: CacheState, row: Number, agreed: Length) -> Step
 def rolls_back_under_a_transfer(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
     """A row gives slots back into which a transfer is under way."""
     return unasked(cache.roll_back(st, row, to), UNDER_WAY)
+
+
+def receives_too_little(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
+    """The other server is told of fewer SWA pages than the window before the next token has."""
+    return unasked(law.receive(st, row, job, first), "the window before the next token is sent")
+
+
+def receives_less_than_it_says(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
+    """A transfer counts as one of all SWA pages, and the other server was told of those from a later one on."""
+    return altered(law.receive(st, row, job, first), sent_from=st.sent_from)
+
+
+def inserts_what_was_not_sent(
+    st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
+) -> Step[CacheState]:
+    """The tree gets SWA pages that no prefill server sent, as SGLang 0.5.21 to 0.5.23 do (``unsent_window``)."""
+    return unasked(cache.insert_leaf(st, row, under, leaf, pages, live), UNSENT)
+
+
+def revives_with_what_was_not_sent(st: CacheState, row: Number, node: Number, later: Truth) -> Step[CacheState]:
+    """A tombstone gets SWA pages that no prefill server sent."""
+    return unasked(cache.revive_in_place(st, row, node, later), UNSENT)
+
+
+def rolls_back_before_what_was_sent(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
+    """A row is cut so that its next token reads SWA pages that no prefill server sent."""
+    return unasked(cache.roll_back(st, row, to), "the window before the next token was computed or sent")
+
+
+def fails_after_a_part(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
+    """A transfer has failed, and what it had begun to send counts as sent."""
+    return altered(law.fall_short(st, row, job), sent_from=st.sent_from)
+
+
+def leaves_what_was_sent(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A request ends, and what was sent to it is said of the next one on its row."""
+    return altered(cache.free_rest(st, row, old), sent_from=st.sent_from)
+
+
+def counts_as_sent(st: CacheState, row: Number) -> Step[CacheState]:
+    """A request ends, and SWA pages that were not sent count as sent."""
+    return altered(cache.finish(st, row), sent_from=st.sent_from.put(row, 0))
+
+
+def forgets_what_was_sent(st: CacheState, row: Number) -> Step[CacheState]:
+    """A request ends, and a page that was sent does not count as sent."""
+    return altered(cache.finish(st, row), sent_from=st.sent_from.put(row, st.sent_from(row) + 1))
 
 
 def counts_as_done(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
@@ -187,6 +243,7 @@ RELEVANT_LAWS = {
 }
 UNDER_A_PASS = "admit extend launch finish free_rest admit_tail"
 RECEIVING, FAILED = "admit_tail receive", "admit extend_elsewhere receive fall_short"
+SENT = f"{RECEIVING} arrive finish"
 FILLS = "transfers_fill_rows"
 ALONE, IDLE, COME = "what_a_transfer_writes_is_its_own", "who_awaits_computes_nothing", "tree_gets_what_has_come"
 
@@ -256,6 +313,47 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
             _by("receive", "admit extend_elsewhere state_admit"),
         ),
         Mutant("receives_into_fewer_pages", "receive", "transfer_uses_own_pages", receives_into_fewer_pages),
+        Mutant("receives_too_little", "receive", "the_window_was_sent", receives_too_little),
+        Mutant("receives_less_than_it_says", "receive", "transfer_uses_own_pages", receives_less_than_it_says),
+        Mutant(
+            "inserts_what_was_not_sent",
+            "insert_leaf",
+            "node_window_holds_its_text",
+            inserts_what_was_not_sent,
+            _by("insert_leaf", SENT),
+        ),
+        Mutant(
+            "revives_with_what_was_not_sent",
+            "revive_in_place",
+            "node_window_holds_its_text",
+            revives_with_what_was_not_sent,
+            _by("revive_in_place", f"admit extend finish insert_leaf free_rest evict_swa {SENT}"),
+        ),
+        Mutant(
+            "rolls_back_before_what_was_sent",
+            "roll_back",
+            "the_window_was_sent",
+            rolls_back_before_what_was_sent,
+            _by("roll_back", f"{RECEIVING} arrive"),
+        ),
+        Mutant("fails_after_a_part", "fall_short", "row_awaits_a_transfer", fails_after_a_part),
+        Mutant(
+            "leaves_what_was_sent", "free_rest", "the_window_was_sent", leaves_what_was_sent, _by("free_rest", SENT)
+        ),
+        Mutant(
+            "counts_as_sent",
+            "finish",
+            "own_window_holds_own_text",
+            counts_as_sent,
+            _by("finish", f"{RECEIVING} arrive"),
+        ),
+        Mutant(
+            "forgets_what_was_sent",
+            "finish",
+            "rows_have_what_was_sent",
+            forgets_what_was_sent,
+            _by("finish", f"{RECEIVING} arrive"),
+        ),
         Mutant("counts_as_done", "fall_short", "own_pages_hold_own_text", counts_as_done),
         Mutant("arrives_without_contents", "arrive", "own_pages_hold_own_text", arrives_without_contents),
         Mutant("arrives_and_is_awaited", "arrive", "row_is_filled", arrives_and_is_awaited),

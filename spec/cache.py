@@ -286,9 +286,17 @@ def roll_back(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
 
 
 def cutting(st: CacheState, row: Number, cut: Call, to: Length) -> Step[CacheState]:
-    """The step that cuts a row to ``to`` committed tokens; the row's lock must hold the window before them."""
+    """The step that cuts a row to ``to`` committed tokens. The row's lock must hold the window before them, and the
+    window in the row's own pages must have been computed or sent.
+    """
     step = rows_only(st, cut)
-    return but(step, promises=(*step.promises, window_stays(st, row, to)))
+    empty = same(to, protected(st.rows, row))
+    sent = requires(
+        empty | cache_transfers.holds_sent_window(st, row, st.sent_from(row), to),
+        "the window before the next token was computed or sent",
+    )
+    then = but(step.then, sent_from=st.sent_from.put(row, ite(empty, 0, st.sent_from(row))))
+    return but(step, promises=(*step.promises, window_stays(st, row, to), sent), then=then)
 
 
 @stem.transition
@@ -413,6 +421,7 @@ def insert_leaf(
             requires(end(st.tree, under) == st.rows.protected(row), "the leaf begins where the row's own pages begin"),
             *fresh_leaf(st, row, leaf, pages),
             requires(implies(st.tree.windowed, side), "all pages of the leaf are on one side of the cursor"),
+            cache_transfers.was_sent(st, row, st.tree.windowed & live),
         ),
         then=but(
             st,
@@ -445,6 +454,7 @@ def revivable(st: CacheState, row: Number, node: Number) -> tuple[Requirement, .
         requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
         requires(st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"),
         whole_window(st, row),
+        cache_transfers.was_sent(st, row, True),
     )
 
 
@@ -500,7 +510,12 @@ def letting_go(
     return Step(
         calls=(freed, let_go),
         promises=promises,
-        then=but(held_by(but(st, rows=freed.then), row, 0), tree=let_go.then, awaits=st.awaits.put(row, FILLED)),
+        then=but(
+            held_by(but(st, rows=freed.then), row, 0),
+            tree=let_go.then,
+            awaits=st.awaits.put(row, FILLED),
+            sent_from=st.sent_from.put(row, 0),
+        ),
     )
 
 
@@ -645,6 +660,7 @@ stem.invariant(about=("rows",))(cache_transfers.a_transfer_holds_its_pages)
 stem.invariant(about=("rows",))(cache_transfers.a_transfer_holds_its_window)
 stem.invariant(about=("rows", "states"))(cache_transfers.a_transfer_holds_its_state)
 stem.invariant(about=("rows", "states"))(cache_transfers.what_a_transfer_writes_is_its_own)
+stem.invariant(about=("rows",))(cache_transfers.the_window_was_sent)
 stem.theorem(about=("rows", "tree"), each=cache_state.nodes_of)(cache_theorems.every_count_is_zero)
 stem.theorem(about=("rows", "tree"))(cache_theorems.quiescent)
 stem.theorem(about=("rows", "tree", "states"))(cache_theorems.states_are_quiescent)
@@ -661,6 +677,7 @@ stem.change(besides=("launch", "end_pass", "receive", "arrive", "fall_short"))(c
 stem.change()(cache_transfers.who_awaits_computes_nothing)
 WAITS = ("admit_tail", "extend_elsewhere")  # after these a row awaits a transfer
 stem.change(besides=(*WAITS, "receive", "arrive", "fall_short"))(cache_transfers.rows_await_what_they_awaited)
+stem.change(besides=("receive", "fall_short"))(cache_transfers.rows_have_what_was_sent)
 stem.change(only=WAITS)(cache_transfers.others_await_what_they_awaited)
 stem.change(only=("receive",))(cache_transfers.transfer_begins)
 stem.change(only=("receive",))(cache_transfers.transfer_uses_own_pages)

@@ -64,12 +64,15 @@ def own_from(st: CacheState, pool: Pool, row: Number, first: Number) -> Set:
     )
 
 
-def begun(st: CacheState, job: Number, kind: int, row: Number, slots: Set, first: Number) -> CacheState:
-    """A job begins that uses these state slots, and the row's own pages of both pools from the page index ``first`` on.
+def begun(
+    st: CacheState, job: Number, kind: int, row: Number, slots: Set, first: Number, swa_first: Number
+) -> CacheState:
+    """A job begins that uses these state slots, and the row's own pages: those of the full pool from the page index
+    ``first`` on, those of the SWA pool from ``swa_first`` on.
 
     ``kind``: see ``spec.in_flight``.
     """
-    in_full, in_swa = own_from(st, full_pool(st.rows), row, first), own_from(st, swa_pool(st.rows), row, first)
+    in_full, in_swa = own_from(st, full_pool(st.rows), row, first), own_from(st, swa_pool(st.rows), row, swa_first)
 
     def used(by: Map, pages: Set) -> Map:
         return by.where(lambda j, p: (j == job) & pages.has(p), 1, lambda: [(job, p) for p in pages.items()])
@@ -108,7 +111,7 @@ def launch(st: CacheState, row: Number, job: Number, track: Number, first: Numbe
             requires((track >= OWN) & (track <= SECOND), "the track is the role of a state slot of the request"),
             requires(first < touched(allocated(st.rows, row)), "the row has a page for the first token of the pass"),
         ),
-        then=begun(st, job, PASS, row, used_by(st, row, track), first),
+        then=begun(st, job, PASS, row, used_by(st, row, track), first, first),
     )
 
 
@@ -157,14 +160,18 @@ def uses_nothing(st: CacheState, job: Number) -> Truth:
 
 
 def uses_own_pages(was: CacheState, now: CacheState, row: Number, job: Number, first: Number) -> Truth:
-    """A pass or a transfer uses exactly the pages of both pools that its row owns from the page index ``first`` on."""
-    full, swa = full_pool(was.rows), swa_pool(was.rows)
+    """A pass uses exactly the pages of both pools that its row owns from the page index ``first`` on."""
+    in_full = uses_from(full_pool(was.rows), now.full_used, row, job, first)
+    return in_full & uses_from(swa_pool(was.rows), now.swa_used, row, job, first)
 
-    def own(pool: Pool, p: Number) -> Truth:
+
+def uses_from(pool: Pool, used: Map, row: Number, job: Number, first: Number) -> Truth:
+    """A job uses exactly the pages of a pool that the row owns from the page index ``first`` on."""
+
+    def own(p: Number) -> Truth:
         return held(pool, p) & (pool.owner(p) == row) & (first <= pool.index(p))
 
-    in_full = full.pages.all(lambda p: (now.full_used(job, p) == 1) == own(full, p))
-    return in_full & swa.pages.all(lambda p: (now.swa_used(job, p) == 1) == own(swa, p))
+    return pool.pages.all(lambda p: (used(job, p) == 1) == own(p))
 
 
 def pass_is_launched(was: CacheState, now: CacheState, row: Number, job: Number, track: Number, first: Number) -> Truth:

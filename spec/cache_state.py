@@ -49,7 +49,7 @@ class CacheState:
     ``mine`` and ``carrier`` tie rows to the requests whose mamba states they use (``spec.mamba_in_cache``). ``inserts``
     is the number of the last insert into the tree. ``contents``: what the pages hold (``spec.contents``). ``flight``:
     the forward passes and transfers in flight (``spec.cache_flight``), with the mamba state slots that they use;
-    ``full_used`` and ``swa_used``: the pages that they use. ``awaits``: see ``spec.cache_transfers``.
+    ``full_used`` and ``swa_used``: the pages that they use. ``awaits`` and ``sent_from``: see ``spec.cache_transfers``.
     """
 
     rows: SessionTrimState
@@ -66,6 +66,7 @@ class CacheState:
     full_used: Map = total(2)
     swa_used: Map = total(2)
     awaits: Map = total(1)
+    sent_from: Map = total(1)
     inserts: Number = number()
 
 
@@ -81,10 +82,10 @@ def initial(
     ``contents``: without it, the texts of requests are not told apart. ``jobs``: the most passes and transfers in
     flight, where each row of a batch has a pass of its own.
     """
-    none, held = FiniteMap(1), texts.initial() if contents is None else contents
+    none, pairs, held = FiniteMap(1), FiniteMap(2), texts.initial() if contents is None else contents
     flight = in_flight.initial(jobs, slots.slots.size)
-    pairs = FiniteMap(2)
-    return CacheState(rows, tree, slots, held, flight, none, none, pairs, pairs, none, none, pairs, pairs, none, 0)
+    maps = (none, none, pairs, pairs, none, none, pairs, pairs, none, none)
+    return CacheState(rows, tree, slots, held, flight, *maps, 0)
 
 
 def start(st: CacheState) -> CacheState:
@@ -105,6 +106,7 @@ def start(st: CacheState) -> CacheState:
         full_used=st.full_used.all_to(0),
         swa_used=st.swa_used.all_to(0),
         awaits=st.awaits.all_to(FILLED),
+        sent_from=st.sent_from.all_to(0),
         inserts=0,
         contents=texts.start(st.contents),
         flight=in_flight.start(st.flight),

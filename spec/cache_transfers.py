@@ -9,6 +9,11 @@ the transfer.
 ``awaits(r)`` says what the row awaits: ``FILLED``, nothing; ``UNFILLED``, a transfer that has not begun, or has failed;
 else the number of the transfer that is under way. A row that awaits something computes nothing, and gives nothing to
 the tree. While a transfer into it is under way, it also keeps its pages.
+
+The other server sends the whole prompt for the full pool, and for the SWA pool no more than its end: what the window
+before the next token reads (SGLang ``DecodePreallocQueue._swa_payload``, ``KVSender.send_kv_chunk``). A row may have
+SWA pages before what is sent. ``sent_from(r)`` is the page index from which the SWA pages of the row were sent; 0
+where nothing was sent. What the row's own SWA pages before this index hold is not known: the tree gets none of them.
 """
 
 from __future__ import annotations
@@ -22,13 +27,13 @@ from spec.cache_flight import (
     own_from,
     swa_of,
     used_by,
+    uses_from,
     uses_nothing,
-    uses_own_pages,
 )
 from spec.cache_state import FILLED, UNFILLED, CacheState
 from spec.cache_theorems import each_token
 from spec.in_flight import NO_JOB, PASS, WRITES, flying, uses
-from spec.lengths import at_most, covers, same
+from spec.lengths import Length, at_most, covers, same
 from spec.logic import Map, Number, Requirement, Set, Step, Truth, but, implies, no, requires
 from spec.mamba_slots_state import ABSENT, OWN
 from spec.pool import PADDING, Pool, held
@@ -52,11 +57,11 @@ def nothing_is_under_way(st: CacheState, row: Number) -> Requirement:
     return requires(st.awaits(row) <= FILLED, "no transfer into the row is under way")
 
 
-def are_unused(st: CacheState, row: Number) -> Requirement:
-    """No job in flight uses what a transfer into the row writes."""
+def are_unused(st: CacheState, row: Number, first: Number) -> Requirement:
+    """No job in flight uses what a transfer into the row writes, of the SWA pool from the page index ``first`` on."""
     slots = used_by(st, row, OWN)
-    first = st.rows.protected(row)
-    full, swa = own_from(st, full_pool(st.rows), row, first), own_from(st, swa_pool(st.rows), row, first)
+    full = own_from(st, full_pool(st.rows), row, st.rows.protected(row))
+    swa = own_from(st, swa_pool(st.rows), row, first)
 
     def alone(j: Number) -> Truth:
         pages = full.all(lambda p: no(st.full_used(j, p) == 1)) & swa.all(lambda p: no(st.swa_used(j, p) == 1))
@@ -65,19 +70,32 @@ def are_unused(st: CacheState, row: Number) -> Requirement:
     return requires(flying(st.flight).all(alone), "no job in flight uses a page or a state that the transfer writes")
 
 
-def receive(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
-    """A transfer into a running row begins: the other server knows where the row's own pages and its state are."""
+def receive(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
+    """A transfer into a running row begins: the other server knows where the row's own pages and its state are.
+
+    Of the SWA pool it writes the row's pages from the page index ``first`` on. They hold the window before the next
+    token.
+    """
+    begins = begun(st, job, WRITES, row, used_by(st, row, OWN), st.rows.protected(row), first)
     return Step(
         promises=(
             session_trim.at_work(st.rows, row),
             requires(st.awaits(row) == UNFILLED, "the row awaits a transfer, and none is under way"),
             in_flight.is_new(st.flight, job),
-            are_unused(st, row),
+            are_unused(st, row, first),
+            requires(
+                (first >= 0) & holds_sent_window(st, row, first, committed(st.rows, row)),
+                "the window before the next token is sent",
+            ),
         ),
-        then=but(
-            begun(st, job, WRITES, row, used_by(st, row, OWN), st.rows.protected(row)), awaits=st.awaits.put(row, job)
-        ),
+        then=but(begins, awaits=st.awaits.put(row, job), sent_from=st.sent_from.put(row, first)),
     )
+
+
+def holds_sent_window(st: CacheState, row: Number, first: Number, to: Length) -> Truth:
+    """Of the row's own SWA pages those from the page index ``first`` on hold the window before ``to`` tokens."""
+    rows = st.rows
+    return (first <= rows.protected(row)) | at_most(Length(first + rows.window, rows.window_rest), to)
 
 
 def own_transfer(st: CacheState, row: Number, job: Number) -> Requirement:
@@ -100,10 +118,17 @@ def fall_short(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
     """A transfer into a row has failed, or was taken back, and the other server writes no more. The row awaits another
     transfer, or its end.
     """
-    return Step(promises=(own_transfer(st, row, job),), then=but(over(st, job), awaits=st.awaits.put(row, UNFILLED)))
+    failed = but(over(st, job), awaits=st.awaits.put(row, UNFILLED), sent_from=st.sent_from.put(row, 0))
+    return Step(promises=(own_transfer(st, row, job),), then=failed)
 
 
 TRANSITIONS = (receive, arrive, fall_short)
+
+
+def was_sent(st: CacheState, row: Number, asked: Truth) -> Requirement:
+    """What the row's own SWA pages hold was computed here, or sent. ``asked``: whether the tree gets them."""
+    sent = st.sent_from(row) <= st.rows.protected(row)
+    return requires(implies(asked, sent), "what the row's own SWA pages hold was computed or sent")
 
 
 # The laws.
@@ -167,6 +192,18 @@ def a_transfer_holds_its_state(st: CacheState) -> Truth:
     return transfers(st).all(holds)
 
 
+def the_window_was_sent(st: CacheState) -> Truth:
+    """What was sent to a row holds the window before the row's next token, behind its cached prefix. To an idle row
+    nothing was sent.
+    """
+
+    def sent(r: Number) -> Truth:
+        window = holds_sent_window(st, r, st.sent_from(r), committed(st.rows, r))
+        return (st.sent_from(r) >= 0) & window & implies(st.rows.phase(r) == IDLE, st.sent_from(r) == 0)
+
+    return each_request(st.rows, sent)
+
+
 def what_a_transfer_writes_is_its_own(st: CacheState) -> Truth:
     """What a transfer in flight writes, no other transfer and no pass in flight uses."""
 
@@ -199,14 +236,30 @@ def who_awaits_computes_nothing(was: CacheState, now: CacheState) -> Truth:
     return each_request(was.rows, stays)
 
 
+def rows_have_what_was_sent(was: CacheState, now: CacheState) -> Truth:
+    """A row has what was sent to it until it goes back to its cached prefix, or is idle again. Then nothing counts as
+    sent.
+    """
+
+    def stays(r: Number) -> Truth:
+        empty = (now.sent_from(r) == 0) & same(committed(now.rows, r), protected(now.rows, r))
+        return (now.sent_from(r) == was.sent_from(r)) | empty
+
+    return each_request(was.rows, stays)
+
+
 def rows_await_what_they_awaited(was: CacheState, now: CacheState) -> Truth:
     """A row awaits what it awaited until the event of its transfer comes, or the row is idle again."""
     return each_request(was.rows, lambda r: implies(now.rows.phase(r) != IDLE, now.awaits(r) == was.awaits(r)))
 
 
 def others_await_what_they_awaited(was: CacheState, now: CacheState, row: Number) -> Truth:
-    """Every other row awaits what it awaited."""
-    return each_request(was.rows, lambda r: (r == row) | (now.awaits(r) == was.awaits(r)))
+    """Every other row awaits what it awaited, and has what was sent to it."""
+
+    def stays(r: Number) -> Truth:
+        return (now.awaits(r) == was.awaits(r)) & (now.sent_from(r) == was.sent_from(r))
+
+    return each_request(was.rows, lambda r: (r == row) | stays(r))
 
 
 def transfer_begins(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
@@ -221,9 +274,15 @@ def transfer_begins(was: CacheState, now: CacheState, row: Number, job: Number) 
     return runs & begins & slots & (now.awaits(row) == job) & rest
 
 
-def transfer_uses_own_pages(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
-    """A transfer writes exactly the pages of both pools that its row owns behind the cached prefix."""
-    return uses_own_pages(was, now, row, job, was.rows.protected(row))
+def transfer_uses_own_pages(was: CacheState, now: CacheState, row: Number, job: Number, first: Number) -> Truth:
+    """A transfer writes exactly the pages of the full pool that its row owns behind the cached prefix, and the pages of
+    the SWA pool that its row owns from the page index ``first`` on. These hold the window before the next token.
+    """
+    in_full = uses_from(full_pool(was.rows), now.full_used, row, job, was.rows.protected(row))
+    in_swa = uses_from(swa_pool(was.rows), now.swa_used, row, job, first)
+    behind = at_most(Length(first + was.rows.window, was.rows.window_rest), committed(was.rows, row))
+    window = (first <= was.rows.protected(row)) | behind
+    return in_full & in_swa & window & (now.sent_from(row) == first)
 
 
 def transfer_is_over(was: CacheState, now: CacheState, row: Number, job: Number) -> Truth:
@@ -236,13 +295,15 @@ def transfer_is_over(was: CacheState, now: CacheState, row: Number, job: Number)
 
 
 def row_is_filled(was: CacheState, now: CacheState, row: Number) -> Truth:
-    """After a transfer each committed token that the row owns is there, of the row's own text, in both pools, and so is
-    the state of its request. The row awaits nothing (SGLang ``DecodeTransferQueue``).
+    """After a transfer each committed token that the row owns is there, of the row's own text, and so is the state of
+    its request. Of the SWA pool those are there that were sent. The row awaits nothing (SGLang
+    ``DecodeTransferQueue``).
     """
     full, swa = full_pool(was.rows), swa_pool(was.rows)
 
     def there(i: Number, o: Number) -> Truth:
-        own, in_window = is_owned(was.rows, row, i), swa.table(row, i) != PADDING
+        own = is_owned(was.rows, row, i)
+        in_window = (swa.table(row, i) != PADDING) & (was.sent_from(row) <= i)
         text = isolation.prefix_at(was, row, i, o)
         in_full = implies(own, now.contents.full(full.table(row, i), o) == text)
         in_swa = implies(in_window, now.contents.swa(swa.table(row, i), o) == text)
@@ -257,24 +318,25 @@ def row_is_filled(was: CacheState, now: CacheState, row: Number) -> Truth:
 
 
 def only_the_row_is_written(was: CacheState, now: CacheState, row: Number) -> Truth:
-    """A transfer writes the committed tokens of the pages that its row owns. Every other slot of both pools holds what
-    it held.
+    """A transfer writes the committed tokens of the pages that its row owns, of the SWA pool of those that are sent.
+    Every other slot of both pools holds what it held.
     """
     to, before, after = committed(was.rows, row), was.contents, now.contents
 
-    def rest(pool: Pool, old: Map, new: Map) -> Truth:
+    def rest(pool: Pool, old: Map, new: Map, first: Number) -> Truth:
         def own(p: Number, o: Number) -> Truth:
-            return held(pool, p) & (pool.owner(p) == row) & covers(to, pool.index(p), o)
+            mine = held(pool, p) & (pool.owner(p) == row) & (first <= pool.index(p))
+            return mine & covers(to, pool.index(p), o)
 
         return pool.pages.all(lambda p: pool.offsets.all(lambda o: own(p, o) | (new(p, o) == old(p, o))))
 
     full, swa = full_pool(was.rows), swa_pool(was.rows)
-    return rest(full, before.full, after.full) & rest(swa, before.swa, after.swa)
+    return rest(full, before.full, after.full, 0) & rest(swa, before.swa, after.swa, was.sent_from(row))
 
 
 def row_awaits_a_transfer(_: CacheState, now: CacheState, row: Number) -> Truth:
     """The row has nothing yet of what another server computes. It computes nothing until a transfer into it is done."""
-    return now.awaits(row) == UNFILLED
+    return (now.awaits(row) == UNFILLED) & (now.sent_from(row) <= now.rows.protected(row))
 
 
 def nothing_was_computed(was: CacheState, _: CacheState, row: Number) -> Truth:

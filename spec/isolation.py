@@ -78,22 +78,24 @@ def computed(st: CacheState, row: Number, first: Length) -> CacheState:
 
 
 def arrived(st: CacheState, row: Number) -> CacheState:
-    """The state after a transfer wrote the row's committed tokens: into the pages that the row owns, in both pools."""
-    to, known = committed(st.rows, row), st.contents
+    """The state after a transfer wrote the row's committed tokens into the pages that the row owns. Of the SWA pool it
+    writes those that were sent.
+    """
+    to, known, sent = committed(st.rows, row), st.contents, st.sent_from(row)
 
-    def written(pool: Pool, holds: Map) -> Map:
+    def written(pool: Pool, holds: Map, first: Number) -> Map:
         def own(p: Number, o: Number) -> Truth:
-            there = pool.offsets.has(o) & covers(to, pool.index(p), o)
+            there = pool.offsets.has(o) & covers(to, pool.index(p), o) & (first <= pool.index(p))
             return held(pool, p) & (pool.owner(p) == row) & there
 
         def keys() -> list[tuple[int, int]]:
-            places = ((pool.table(row, i), o) for i, o in positions(Length(0, 0), to, pool.page_size))
+            places = ((pool.table(row, i), o) for i, o in positions(Length(first, 0), to, pool.page_size))
             return [place for place in places if place[0] != PADDING]
 
         return holds.where(own, lambda p, o: prefix_at(st, row, pool.index(p), o), keys)
 
     full, swa = full_pool(st.rows), swa_pool(st.rows)
-    return but(st, contents=but(known, full=written(full, known.full), swa=written(swa, known.swa)))
+    return but(st, contents=but(known, full=written(full, known.full, 0), swa=written(swa, known.swa, sent)))
 
 
 def drafted(st: CacheState, row: Number, first: Length) -> CacheState:
@@ -169,12 +171,13 @@ def own_pages_hold_own_text(st: CacheState) -> Truth:
 
 def own_window_holds_own_text(st: CacheState) -> Truth:
     """At each committed token, an SWA page that a row owns was computed for the row's text. This is not said of a row
-    that awaits a transfer.
+    that awaits a transfer, nor of SWA pages that were not sent.
     """
     swa = swa_pool(st.rows)
 
     def own(r: Number, i: Number, o: Number) -> Truth:
-        there = (st.awaits(r) == FILLED) & (swa.table(r, i) != PADDING) & covers(committed(st.rows, r), i, o)
+        come = (st.awaits(r) == FILLED) & (st.sent_from(r) <= i)
+        there = come & (swa.table(r, i) != PADDING) & covers(committed(st.rows, r), i, o)
         return implies(there, st.contents.swa(swa.table(r, i), o) == prefix_at(st, r, i, o))
 
     return each_row(st.rows, lambda r: each_token(st, lambda i, o: own(r, i, o)))

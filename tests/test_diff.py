@@ -194,7 +194,7 @@ def test_every_field_that_is_shown_has_words(stem: str) -> None:
 # The ghosts of who reads a node and of what slots hold; the phase of a request is the run's; a gap shows in the pages.
 GHOSTS = {f"Contents.{name}" for name in ("story", "full", "swa", "state", "state_page", "state_offset")}
 LAWS_OWN = {
-    *("CacheState.awaits", "CacheState.full_used", "CacheState.swa_used"),
+    *("CacheState.awaits", "CacheState.sent_from", "CacheState.full_used", "CacheState.swa_used"),
     "LockRefState.reads",
     "SessionTrimState.gap",
     "MambaSlotsState.phase",

@@ -235,7 +235,7 @@ class Both:
         self.follow()
         self.tail = False
         if found is not None:  # what was computed elsewhere is there at once
-            self.step("receive", found, 1)
+            self.step("receive", found, 1, 0)
             self.step("arrive", found, 1)
         return found
 

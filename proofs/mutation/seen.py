@@ -108,7 +108,7 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         "carrier": lambda st, o: is_request(st.states, o),
         "full_used": lambda st, j, p: st.flight.jobs.has(j) & full_pool(st.rows).pages.has(p),
         "swa_used": lambda st, j, p: st.flight.jobs.has(j) & swa_pool(st.rows).pages.has(p),
-        "awaits": lambda st, r: is_row(st.rows, r),
+        **dict.fromkeys(("awaits", "sent_from"), lambda st, r: is_row(st.rows, r)),
     },
     "BlockPoolState": {
         "tells": lambda *_: True,

@@ -53,9 +53,11 @@ class Flights:
         while len(self._steps) > count:
             self.ended()
 
-    def receives(self, row: int) -> None:
-        """A transfer into a row begins: the other server may write its pages."""
-        self._unseen(self._law.engine_step, "receive", row, self._new())
+    def receives(self, row: int, first: int) -> None:
+        """A transfer into a row begins: the other server may write its pages, of the SWA pool those from the page index
+        ``first`` on.
+        """
+        self._unseen(self._law.engine_step, "receive", row, self._new(), first)
 
     def received(self, row: int, done: bool) -> None:
         """The transfer that a row awaits is over. ``done``: all has come."""

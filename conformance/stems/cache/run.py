@@ -217,9 +217,11 @@ class CacheRun:
         if self.stateful:
             self.states.begin(request, row, arrives=True)
 
-    def has_come(self, row: int) -> None:
-        """Explains that a row has at once what is computed elsewhere."""
-        self.flights.receives(row)
+    def has_come(self, row: int, first: int = 0) -> None:
+        """Explains that a row has at once what is computed elsewhere. ``first``: the page index from which it has it of
+        the SWA pool.
+        """
+        self.flights.receives(row, first)
         self.flights.received(row, True)
 
     def _story(self, request: int) -> int:

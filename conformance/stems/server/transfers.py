@@ -43,12 +43,15 @@ class TransferCalls:
     def __init__(self, run: Receiving) -> None:
         self._run = run
         self.arrivals = Arrivals(run.shadow)
+        self._sent: dict[int, int] = {}  # by copy, the page index from which the SWA pages of its row were sent
 
     # What the law hears.
 
-    def begun(self, request: int) -> None:
-        """From now on the prefill server may write into the row of a request."""
-        self._run.cache.flights.receives(self._run.calls.row_of[request])
+    def begun(self, request: int, first: int) -> None:
+        """From now on the prefill server may write into the row of a request, of the SWA pool from the page index
+        ``first`` on.
+        """
+        self._run.cache.flights.receives(self._run.calls.row_of[request], first)
 
     def ended(self, request: int, done: bool) -> None:
         """The prefill server writes no more for a request, whose row may be gone. ``done``: all of the prompt is there,
@@ -99,21 +102,34 @@ class TransferCalls:
         """What requests had was copied, or came back into their rows."""
         self.arrivals.copied(backups)
         for one in backups:
-            if not one.saved:
+            if one.saved:
+                sent = self._run.cache.law.state.sent_from
+                self._sent[one.copy] = max(map(sent, self._rows(one)), default=0)
+            else:
                 self._came_back(one)
 
-    def _came_back(self, copy: RowCopy) -> None:
-        """A row has what its request had before it gave a row up. The copy is loaded in the order of the passes."""
-        cache, pool = self._run.cache, full_pool(self._run.cache.rows)
+    def _rows(self, copy: RowCopy) -> set[int]:
+        """The rows that own what was copied from, or to."""
+        pool = full_pool(self._run.cache.rows)
         pages = {slot // self._run.calls.page_size for slot in copy.slots if slot}
-        for row in {pool.owner(page) for page in pages if held(pool, page)}:
+        return {pool.owner(page) for page in pages if held(pool, page)}
+
+    def _came_back(self, copy: RowCopy) -> None:
+        """A row has what its request had before it gave a row up. The copy is loaded in the order of the passes. Of the
+        SWA pool comes back what the copy has; where it was not sent to the old row, it is not there now.
+        """
+        cache, missing = self._run.cache, [i for i, slot in enumerate(copy.swa_slots) if not slot]
+        loaded = -(-(missing[-1] + 1) // self._run.calls.page_size) if missing else 0
+        for row in self._rows(copy):
             if cache.law.state.awaits(row) == UNFILLED:
                 self.waited(copy.behind)
-                cache.has_come(row)
+                cache.has_come(row, max(loaded, self._sent[copy.copy]))
 
     def asked(self, event: ServerEvent) -> None:
         """The prefill server has heard where to write."""
         assert event.destination is not None
         for request, known in event.requests.items():
             self.arrivals.begins(request, known, event.destination, self._run.calls.passes.name(request))
-            self.begun(request)
+            windowed = self._run.cache.law.state.tree.windowed
+            first = event.destination.swa_start // self._run.calls.page_size if windowed else 0
+            self.begun(request, first)
