@@ -116,7 +116,9 @@ def test_a_row_with_a_window_begins_from_a_tail(cached: bool) -> None:
 
 @pytest.mark.engine
 def test_runs_avoid_each_prompt_of_which_the_tree_gets_more_than_was_sent() -> None:
-    """Such a prompt, and then a shorter one that begins with all of it but its last two tokens."""
+    """The law names the insert of such a prompt. A shorter one that begins with all of it but its last two tokens, and
+    would read what was not sent, never runs.
+    """
     cases = [(page, long) for page in (2, 4) for long in range(5, 14)]
     runs = [
         (
@@ -128,7 +130,7 @@ def test_runs_avoid_each_prompt_of_which_the_tree_gets_more_than_was_sent() -> N
         )
         for page, long in cases
     ]
-    stopped = {case for case, said in zip(cases, sent(*runs), strict=True) if said.get("law") == "reads_own_content"}
+    stopped = {case for case, said in zip(cases, sent(*runs), strict=True) if said.get("law") == "insert_leaf"}
     assert stopped == {case for case in cases if not may_ask_for(_server(case[0]), [UNSENT], case[1])}
 
 
