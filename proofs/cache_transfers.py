@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from proofs.cache_effects import two_requests
@@ -23,7 +23,6 @@ from spec.session_trim_state import RUNNING, allocated, full_pool
 
 AWAITS = "the row awaits no transfer of what was computed elsewhere"
 AWAITED = "the row awaits a transfer, and none is under way"
-UNSENT = "what the row's own SWA pages hold was computed or sent"
 UNDER_WAY = "no transfer into the row is under way"
 
 
@@ -132,16 +131,21 @@ def receives_less_than_it_says(st: CacheState, row: Number, job: Number, first: 
     return altered(law.receive(st, row, job, first), sent_from=st.sent_from)
 
 
+def _as_if_sent(st: CacheState, row: Number, call: Callable[[CacheState], Step[CacheState]]) -> Step[CacheState]:
+    """The step of a call that takes all SWA pages of the row as sent."""
+    return altered(call(but(st, sent_from=st.sent_from.put(row, 0))), sent_from=st.sent_from)
+
+
 def inserts_what_was_not_sent(
     st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
 ) -> Step[CacheState]:
     """The tree gets SWA pages that no prefill server sent, as SGLang 0.5.21 to 0.5.23 do (``unsent_window``)."""
-    return unasked(cache.insert_leaf(st, row, under, leaf, pages, live), UNSENT)
+    return _as_if_sent(st, row, lambda st: cache.insert_leaf(st, row, under, leaf, pages, live))
 
 
 def revives_with_what_was_not_sent(st: CacheState, row: Number, node: Number, later: Truth) -> Step[CacheState]:
     """A tombstone gets SWA pages that no prefill server sent."""
-    return unasked(cache.revive_in_place(st, row, node, later), UNSENT)
+    return _as_if_sent(st, row, lambda st: cache.revive_in_place(st, row, node, later))
 
 
 def rolls_back_before_what_was_sent(st: CacheState, row: Number, to: Length) -> Step[CacheState]:

@@ -354,9 +354,10 @@ def fresh_leaf(st: CacheState, row: Number, leaf: Number, pages: Number) -> tupl
     )
 
 
-def whole_window(st: CacheState, row: Number) -> Requirement:
-    """The row owns an SWA page wherever it owns a full page."""
-    return requires(st.rows.cursor(row) <= st.rows.protected(row), "every page that the row owns is in the window")
+def has_whole_window(st: CacheState, row: Number) -> Truth:
+    """The row owns an SWA page wherever it owns a full page, and what these hold was computed here, or sent."""
+    first = st.rows.protected(row)
+    return (st.rows.cursor(row) <= first) & (st.sent_from(row) <= first)
 
 
 # A request that ends, or passes pages to the tree between two chunks.
@@ -411,7 +412,7 @@ def insert_leaf(
     """
     grown = call("tree", lock_ref.add_leaf, st.tree, under, leaf, pages, st.inserts + 1, live, False)
     given = call("rows", session_trim.donate, st.rows, row, home(st, leaf), pages)
-    side = ite(live, st.rows.cursor(row) <= st.rows.protected(row), pages <= st.rows.cursor(row))
+    side = ite(live, has_whole_window(st, row), pages <= st.rows.cursor(row))
     return Step(
         calls=(grown, given),
         promises=(
@@ -420,8 +421,10 @@ def insert_leaf(
             requires((under == ROOT) | lives(st.tree, under), "the leaf's parent is in the tree"),
             requires(end(st.tree, under) == st.rows.protected(row), "the leaf begins where the row's own pages begin"),
             *fresh_leaf(st, row, leaf, pages),
-            requires(implies(st.tree.windowed, side), "all pages of the leaf are on one side of the cursor"),
-            cache_transfers.was_sent(st, row, st.tree.windowed & live),
+            requires(
+                implies(st.tree.windowed, side),
+                "all pages of the leaf are on one side of the cursor, and what its SWA pages hold was computed or sent",
+            ),
         ),
         then=but(
             st,
@@ -453,8 +456,10 @@ def revivable(st: CacheState, row: Number, node: Number) -> tuple[Requirement, .
         requires(lives(st.tree, node) & st.tree.windowed & (st.tree.swa(node) == 0), "the node is a tombstone"),
         requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
         requires(st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"),
-        whole_window(st, row),
-        cache_transfers.was_sent(st, row, True),
+        requires(
+            has_whole_window(st, row),
+            "every page that the row owns is in the window, and what its SWA page holds was computed or sent",
+        ),
     )
 
 

@@ -125,12 +125,6 @@ def fall_short(st: CacheState, row: Number, job: Number) -> Step[CacheState]:
 TRANSITIONS = (receive, arrive, fall_short)
 
 
-def was_sent(st: CacheState, row: Number, asked: Truth) -> Requirement:
-    """What the row's own SWA pages hold was computed here, or sent. ``asked``: whether the tree gets them."""
-    sent = st.sent_from(row) <= st.rows.protected(row)
-    return requires(implies(asked, sent), "what the row's own SWA pages hold was computed or sent")
-
-
 # The laws.
 
 
