@@ -734,6 +734,10 @@ def engines(
         list[str] | None,
         typer.Argument(metavar="[stem]...", help="Only these stems; of others the documents keep what they say."),
     ] = None,
+    release: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this release; of others the documents keep what they say. Can be repeated."),
+    ] = None,
     newest: Annotated[
         bool, typer.Option("--newest", help="Only say whether the newest release on the package index can be loaded.")
     ] = False,
@@ -752,6 +756,8 @@ def engines(
     Every kept trace is replayed on each release too. The result is docs/findings.json, docs/functions.json (which
     functions of the newest releases lead to which transitions) and the documents made from them.
     """
+    if newest and release:
+        raise UsageError("--newest looks at the newest release on the package index: it takes no --release")
     if newest:
         from slotproof.commands import newest as latest
 
@@ -761,7 +767,7 @@ def engines(
     needs.needed_for_releases("engines")
     from slotproof.commands import engines as releases
 
-    raise typer.Exit(releases.run(json, stems or ()))
+    raise typer.Exit(releases.run(json, stems or (), release or ()))
 
 
 @app.command()

@@ -290,6 +290,8 @@ RELEASES = [
     A("campaign ours --json folder -o c2", r"--json folder"),
     A("campaign ours --source nowhere -o c3", r"nowhere"),
     A("engines nosuchstem", r"nosuchstem"),
+    A("engines --release 9.9", r"9\.9"),
+    A("engines --newest --release 0.5.23", r"--newest .*--release"),
     A("engines --json folder", r"--json folder"),
     A("compat nosuch", r"nosuch"),
     A("compat ours", r"ours"),

@@ -1,10 +1,15 @@
-"""``slotproof engines STEM``: what is known of other stems stays."""
+"""``slotproof engines STEM --release V``: what is known of other stems and other releases stays."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from slotproof.commands.engines import beside
+import pytest
+
+from conformance.driver.naming import UsageError
+from conformance.traces import trace_files
+from slotproof.commands import engines
+from slotproof.commands.engines import beside, run
 
 OLD = {"subject": "one", "release": "1", "verdict": "violation", "known": 1, "ran": {}}
 NEW = {**OLD, "known": 2}
@@ -31,3 +36,26 @@ def test_traces_of_other_stems_stay_and_those_that_are_gone_are_left_out() -> No
     _, found = beside(kept, [], {"a": [WHOLE]}, {"a": "server", "b": "cache"})
     assert found == {"a": [WHOLE], "b": [WHOLE]}
     assert list(found) == ["a", "b"]
+
+
+def test_a_trace_keeps_its_rows_of_other_releases() -> None:
+    kept = {
+        "checks": [],
+        "subjects": {"one": ["1", "2"]},
+        "traces": {"a": [{"subject": "one", "releases": ["1", "2"], "verdict": "conforms"}]},
+    }
+    later = {**WHOLE, "release": "2", "verdict": "violation"}
+    _, found = beside(kept, [], {"a": [later]}, {"a": "cache"})
+    assert found == {"a": [WHOLE, later]}
+
+
+def test_a_release_that_is_not_known_is_named() -> None:
+    with pytest.raises(UsageError, match=r"no release '9\.9'"):
+        run(None, only=["9.9"])
+
+
+def test_a_new_trace_is_replayed_on_all_releases_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_files, "names", lambda: ["never_kept"])
+    monkeypatch.setattr(engines, "stems_of_traces", lambda: {"never_kept": "cache"})
+    with pytest.raises(UsageError, match=r"never_kept yet: run without --release first"):
+        run(None, only=["0.5.23"])

@@ -33,17 +33,21 @@ from slotproof.pages.documents import write
 from slotproof.pages.kept_findings import FINDINGS, packed, stems_of_traces, unpacked
 
 
-def run(json: Path | None, stems: Sequence[str] = ()) -> int:
+def run(json: Path | None, stems: Sequence[str] = (), only: Sequence[str] = ()) -> int:
     """Checks and replays, prints the verdicts, and writes the findings and the documents that are made from them.
-    ``stems``: only these, where some are named; what is known of others stays.
+    ``stems``, ``only``: these stems and these releases alone, where some are named; what is known of others stays.
     """
     choose(stems, list(ROOMS), "stem")
+    every = [(plugin.name, release) for plugin in registry.released() for release in plugin.releases]
+    choose(only, [release for _, release in every], "release")
+    releases = [one for one in every if not only or one[1] in only]
     looking = Looking(registry.released())
     stem_of, own = stems_of_traces(), registry.load(registry.own().name)
     names = [name for name in trace_files.names() if not stems or stem_of[name] in stems]
+    if only and (new := sorted({*names} - jsonlib.loads(FINDINGS.read_text(encoding="utf-8"))["traces"].keys())):
+        raise UsageError(f"--release: no release has replayed {', '.join(new)} yet: run without --release first")
     checks: list[Json] = []
     found = {name: [as_json(row(trace_files.load(name), own))] for name in names}
-    releases = [(plugin.name, release) for plugin in registry.released() for release in plugin.releases]
 
     def shown(one: tuple[str, str]) -> tuple[list[Json], list[Json]]:
         return _checked(*one, stems=stems), rows_elsewhere(names, *one)
@@ -57,7 +61,7 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
                 found[name].append(as_json(one))
             bar.advance(task)
     lasting = [_lasting(c) for c in checks]
-    if stems:
+    if stems or only:
         lasting, found = beside(jsonlib.loads(FINDINGS.read_text(encoding="utf-8")), lasting, found, stem_of)
     write_json(FINDINGS, {"checks": lasting, **packed(found, stem_of)})
     news = looking.news()
@@ -72,7 +76,7 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
         return FAILED
     if gone := [f"{c['subject']} {c['release']} {c['stem']}" for c in checks if c["gone"]]:
         raise UsageError(f"a known difference no longer occurs on {', '.join(gone)}: take it off the list")
-    engine_functions.keep(FINDINGS.parent, stems)
+    engine_functions.keep(FINDINGS.parent, stems, only)
     return write(check_only=False)
 
 
@@ -86,8 +90,14 @@ def beside(
         every += [new.pop((*of_release, check["stem"]), check) for check in group]
         every += [new.pop(key) for key in [*new] if key[:2] == of_release]
     still = {**kept, "traces": {name: rows for name, rows in kept["traces"].items() if name in stem_of}}
-    both = unpacked(still, stem_of) | found
+    known = unpacked(still, stem_of)
+    both = {name: _joined(known.get(name, []), found.get(name, [])) for name in {*known, *found}}
     return [*every, *new.values()], {name: both[name] for name in sorted(both)}
+
+
+def _joined(kept: Iterable[Json], found: Iterable[Json]) -> list[Json]:
+    """The rows of a trace: what was found, and what is kept of other releases, in the order of what is kept."""
+    return [*{(row["subject"], row["release"]): row for rows in (kept, found) for row in rows}.values()]
 
 
 def _lasting(checked: Json) -> Json:

@@ -44,15 +44,16 @@ class FunctionTable(NamedTuple):
     entries: list[OperationEntry]
 
 
-def keep(docs: Path, stems: Collection[str] = ()) -> None:
-    """Drives the newest release of each engine, and writes what its functions did. ``stems``: only these, where some
-    are named; what is known of others stays.
+def keep(docs: Path, stems: Collection[str] = (), releases: Collection[str] = ()) -> None:
+    """Drives the newest release of each engine, and writes what its functions did. ``stems``, ``releases``: these
+    alone, where some are named; what is known of others stays.
     """
     kept, found = _kept(docs / FILE), {}
     for plugin in registry.released():
         release = plugin.releases[-1]
-        name = f"{plugin.name} {release}"
-        found[name] = {**(kept.get(name, {}) if stems else {}), **elsewhere(plugin.name, release, stems)}
+        name, driven = f"{plugin.name} {release}", not releases or release in releases
+        before = kept.get(name, {}) if stems or not driven else {}
+        found[name] = {**before, **(elsewhere(plugin.name, release, stems) if driven else {})}
     write_text(docs / FILE, json.dumps(found, indent=1) + "\n")
 
 
