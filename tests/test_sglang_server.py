@@ -23,7 +23,7 @@ from conformance.engines.sglang.server.network import Network
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import Place, StandInRow, put_in_place
 from conformance.engines.sglang.server.streams import PassDevice
-from conformance.stems.server.served import GOES_ON
+from conformance.stems.server.served import GOES_ON, HEARS
 from conformance.traces import trace_files
 
 SMALL = ["--page-size", "1", "--max-total-tokens", "16", "--context-length", "12", "--max-running-requests", "3"]
@@ -321,6 +321,37 @@ def test_a_lock_that_a_split_loses_or_gives_to_the_wrong_part_is_found(plant: st
     asked = [(server, run) for server in servers for run in (SPLITS_LOCKED, SPLITS_AND_WAITS)]
     for said in sent(*asked, plant=plant):
         assert "SWA" in said.get("detail", ""), said
+
+
+# A loop that reads no message from the start, or from the third turn on; and one that loses what it has read.
+READS_NOTHING = """
+    receiver = __import__("importlib").import_module("sglang.srt.managers.scheduler_components.request_receiver")
+    real, turns = receiver.SchedulerRequestReceiver._pull_raw_reqs, []
+    def pulls(self):
+        turns.append(len(turns))
+        return WHAT
+    receiver.SchedulerRequestReceiver._pull_raw_reqs = pulls
+"""
+LATER = "real(self) if len(turns) < 4 else []"
+LOSES = "real(self)[:0]"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("loop", [(NORMAL,), ()])
+@pytest.mark.parametrize("what", [LATER, LOSES])
+def test_a_server_that_hears_of_no_request_breaks_a_law(what: str, loop: tuple[str, ...]) -> None:
+    (said,) = sent((config(*loop), USUAL), plant=READS_NOTHING.replace("WHAT", what))
+    assert said.get("law") == HEARS, said
+
+
+@pytest.mark.engine
+def test_a_server_that_reads_no_message_from_the_start_is_told_beside_a_base() -> None:
+    script = DRIVE.replace("PLANT", READS_NOTHING.replace("WHAT", "[]"))
+    script = script.replace("except Unsupported as reason:", "except EngineError as reason:").replace(
+        "str(reason)", "reason.unbuilt"
+    )
+    ((said,),) = (driven(NEWEST, script, json.dumps([(config(), [])])),)
+    assert said["refused"].startswith("its loop goes on, and reads no message in 1000 calls of "), said
 
 
 @pytest.mark.engine

@@ -7,9 +7,9 @@ The server's event loop runs in a greenlet of its own. It stops where it polls f
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any, Protocol
 
 import greenlet
@@ -19,6 +19,7 @@ from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines.importing import line_of
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
+from conformance.engines.sglang.releases.server_parts import calls as loop_calls
 from conformance.engines.sglang.releases.server_parts import copies_by_engine, has_host_memory
 from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
@@ -54,6 +55,7 @@ from conformance.stems.lock_ref.protocol import LockRefSnapshot
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import (
     ADMITTED,
+    DEAF,
     FINDS,
     POLL,
     SENDS,
@@ -74,6 +76,10 @@ FORCE_MISS = "RADIX_FORCE_MISS"
 STREAMING = "--enable-streaming-session"
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
+# Calls that the loops of releases make in each turn, and how many of them in a row without a poll are a loop that reads
+# no message. With the rarest polls that are drawn a loop polls in each third turn.
+OF_LOOP = ("ingest_requests", "recv_requests", "process_input_requests", "get_next_batch_to_run")
+GOES_ROUND = 1000
 FROM_PREFILL = {"bootstrap_host": ADDRESS, "bootstrap_port": BOOTSTRAP_PORT}
 
 
@@ -200,6 +206,9 @@ class SGLangServer:
         self._lengths: dict[int, int] = {}  # of each prompt
         self._watch = ServerWatch(self)
         self._watch.watch(self.scheduler)
+        self._unpolled = 0  # calls of the loop since it polled last
+        for name, real in loop_calls(self.scheduler, OF_LOOP).items():
+            setattr(self.scheduler, name, self._counted(real))
         if with_host != has_host_memory(self.scheduler):
             raise Unsupported(f"a server with{'out' if with_host else ''} host memory is driven in another room")
         self.host = HostWatch(self.release, self.scheduler, servers.device) if with_host else None
@@ -235,8 +244,7 @@ class SGLangServer:
         self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
         self._batch = 0
         self._stopped: Exception | None = None
-        first = self.go_on()
-        assert first.kind == POLL, "a server polls before it does anything else"
+        self._must_poll(self.go_on())
 
     # What a client sends.
 
@@ -409,8 +417,30 @@ class SGLangServer:
         with torch.inference_mode(False), torch.enable_grad():
             self._run.switch(event)
 
+    @staticmethod
+    def _must_poll(first: ServerEvent) -> None:
+        """Raises ``EngineError`` for a new server that does not poll."""
+        if first.kind == DEAF:
+            never = f"its loop goes on, and reads no message in {GOES_ROUND} calls of {', '.join(OF_LOOP)}"
+            raise EngineError(f"the server is never ready: {never}", unbuilt=never)
+        assert first.kind == POLL, "a server polls before it does anything else"
+
+    def _counted(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that each turn of the loop makes: it is counted from one poll to the next."""
+
+        @wraps(real)
+        def call(*args: Any, **given: Any) -> Any:
+            self._unpolled += 1
+            if self._unpolled > GOES_ROUND and ServerWatch.now is self._watch:
+                self._unpolled = 0
+                self._stop(ServerEvent(DEAF))
+            return real(*args, **given)
+
+        return call
+
     def polls(self) -> None:
         """The loop reads its messages next."""
+        self._unpolled = 0
         batch, self._batch = self._batch, 0
         self.turns += 1
         if self.host is not None and self.overlaps:
