@@ -37,7 +37,7 @@ from conformance.stems.server.protocol import (
     TransferStep,
 )
 from conformance.stems.server.run import ServerRun
-from conformance.stems.server.served import GOES_ON, HEARS, MOST_TURNS, SOON
+from conformance.stems.server.served import ANSWERS, GOES_ON, HEARS, MOST_TURNS, SOON
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 from conformance.traces.harm_found import rank_of
@@ -174,6 +174,11 @@ def test_a_request_that_never_comes_to_the_server_is_missed() -> None:
         lock.do("flush")
     assert law_of(lock, SOON + 11) == "", "a server may read one message at a poll"
     assert law_of(lock, 1) == HEARS
+
+
+def test_a_request_that_leaves_has_an_answer() -> None:
+    assert law_of(begun(iter([STANDS, IDLE])), 2) == ""
+    assert law_of(begun(iter([STANDS, ServerEvent(POLL, unanswered=[0])])), 2) == ANSWERS
 
 
 def test_a_server_whose_loop_reads_no_message_hears_of_nothing() -> None:

@@ -98,6 +98,10 @@ SENDS = (
     LaunchChoice("sends no prefix early", environment=(("DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX", "0"),)),
 )
 PREFILL_SERVER = "prefill server"
+# Each decode step writes a line of statistics, for which it counts what the pools have, where a server does so each
+# forty steps, which no drawn run makes; and the tree tells events of its pages, which nobody reads here.
+REPORTING = ("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq", "endpoint": ""}))
+REPORTS = ("reports", (PLAIN, LaunchChoice("each step, and events", REPORTING)))
 CACHING = tuple(one.name for one in RECEIVES if CACHES in one.flags)
 # Decode servers with windows and a cache, whose pages have one token: what is not transferred gets slots, too.
 WINDOWS_OF_ONE = frozenset(
@@ -144,6 +148,7 @@ RARE_ALONE = (  # on servers without host memory
     _one("sessions in the tree", "--enable-session-radix-cache"),
     _one("replayed states", "--enable-linear-replayssm"),
     _set("no second track", TEST_MAMBA_LAZY_ALLOC_FAIL="1"),
+    _set("checks itself in each step", ENABLE_STRICT_MEM_CHECK_DURING_BUSY="1"),
 )
 RARE_WITH_HOST = (_set("pages stay twice", HICACHE_SKIP_HOST_DUPLICATE_RECLAIM="1"),)
 
@@ -179,6 +184,7 @@ LAUNCHES = Launches(
         _flag("lazy tracks", "--mamba-radix-cache-strategy", "extra_buffer_lazy"),
         _one_more(*RARE, *RARE_ALONE),
         (PREFILL_SERVER, SENDS),
+        REPORTS,
     ),
     never=frozenset(
         {
@@ -298,6 +304,7 @@ HOSTING = Launches(
         _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),
         ("time limits", (PLAIN, HURRY)),
         _one_more(*RARE, *RARE_WITH_HOST),
+        REPORTS,
     ),
     never=frozenset(
         {

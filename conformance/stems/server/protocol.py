@@ -140,6 +140,8 @@ class ServerEvent(NamedTuple):
     many slots are asked for. ``destination``: of ``transfer_begun``. ``backups``: the copies that a decode server has
     made and loaded since the last event. ``done``: of a decode server, for how many of its steps, from the first on, it
     had waited, so that their passes write no more; of ``transfer_begun``, when the prefill server was told.
+    ``unanswered``: of ``poll``, the requests that are no more on the server, and whose clients have neither taken them
+    back nor been told that they have ended.
     """
 
     kind: str
@@ -152,6 +154,7 @@ class ServerEvent(NamedTuple):
     destination: Destination | None = None
     backups: Sequence[RowCopy] = ()
     done: int = 0
+    unanswered: Sequence[int] = ()
 
 
 class ServerEngine(Engine, Protocol):

@@ -16,6 +16,8 @@ GOES_ON = "clients_never_stop_a_server"
 GOES_ON_SENTENCE = "Whatever clients send, a server goes on: no message makes it end with an exception."
 HEARS = "server_hears_of_requests"
 HEARS_SENTENCE = "A server reads what its clients send: soon after a client has sent a request, the server has it."
+ANSWERS = "requests_are_answered"
+ANSWERS_SENTENCE = "A request leaves a server when its client has been told of its end, or has taken it back."
 SOON = 50  # polls beyond those at which a server that reads one message at a time has read all that was sent
 MOST_TURNS = 400
 
@@ -162,6 +164,9 @@ class ServedClients:
             raise Finding(HEARS, HEARS_SENTENCE, "its loop goes on, and reads no message", kind=INVARIANT)
         if event.kind != POLL:
             return
+        if event.unanswered:
+            detail = f"request {event.unanswered[0]} is no more there, and its client was not told"
+            raise Finding(ANSWERS, ANSWERS_SENTENCE, detail, kind=INVARIANT)
         self.coming.difference_update(event.requests)
         self._unread = self._unread + 1 if self.coming else 0
         if self._unread > SOON + self._messages:

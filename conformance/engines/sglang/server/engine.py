@@ -121,6 +121,7 @@ class Servers:
         output = imported.module(RUNNER).ModelRunnerOutput
         self.launcher = Launcher(imported)
         self.sockets: dict[str, Socket] = {}
+        self.opened: list[Socket] = []  # by the server that is made
         runner = partial(
             runner_class, logits=runtime, output=output, passes=self._passed, in_order=self._copies_in_order
         )
@@ -140,6 +141,7 @@ class Servers:
 
     def _socket(self, name: str) -> Socket:
         self.sockets[name] = Socket(self._polled if name == INPUT else None)
+        self.opened.append(self.sockets[name])
         return self.sockets[name]
 
     def _polled(self) -> None:
@@ -187,7 +189,7 @@ class SGLangServer:
             kind = "decode" if decodes else "prefill"
             raise Unsupported(f"sglang {self.release.label}: {kind} servers are driven from 0.5.19 on")
         servers.launches(config["flags"])
-        servers.now, self._passes = self, PassesInFlight()
+        servers.now, servers.opened, self._passes = self, [], PassesInFlight()
         servers.streams.now = self._passes
         try:
             self.scheduler, self._context = servers.launcher.launch(
@@ -197,7 +199,10 @@ class SGLangServer:
             )
         finally:
             servers.now = None
-        self._input = servers.sockets[INPUT]
+        self._input, self._outputs = servers.sockets[INPUT], servers.opened
+        self._left: set[int] = set()  # the requests that have left, and whose clients have heard of no end
+        self._told: set[int] = set()  # those whose clients have heard of an end
+        self._asked_back: set[int] = set()  # those that a client takes back
         self.requests: dict[int, Any] = {}
         self.running: set[int] = set()
         self.admitted: set[int] = set()  # those that have a lock, and no row yet
@@ -286,6 +291,7 @@ class SGLangServer:
 
     def abort(self, request: int) -> None:
         """``AbortReq``."""
+        self._asked_back.add(request)
         self._input.put(self._messages.AbortReq(rid=str(request)))
 
     def open(self, session: int, turns: int | None = None) -> None:
@@ -446,10 +452,22 @@ class SGLangServer:
         if self.host is not None and self.overlaps:
             self.host.watch_barriers(self.scheduler)
         waiting = [int(request.rid) for request in self._waiting()]
-        self.requests = {n: r for n, r in self.requests.items() if n in self.running or n in waiting}
+        self._left.update(n for n in self.requests if not (n in self.running or n in waiting))
+        self.requests = {n: r for n, r in self.requests.items() if n not in self._left}
+        self._note_ends()
+        self._left -= self._asked_back | self._told
         self.admitted &= self.requests.keys()
         here = {number: self._known(number) for number in self.requests}
-        self._stop(ServerEvent(POLL, here, batch=batch, waiting=waiting))
+        self._stop(ServerEvent(POLL, here, batch=batch, waiting=waiting, unanswered=sorted(self._left)))
+
+    def _note_ends(self) -> None:
+        """Keeps of which requests clients have been told that they have ended."""
+        for message in [message for socket in self._outputs for message in socket.taken()]:
+            if isinstance(message, self._messages.AbortReq):
+                self._told.add(int(message.rid))
+            elif isinstance(message, self._messages.BatchTokenIDOutput):
+                ends = zip(message.rids, message.finished_reasons, strict=True)
+                self._told.update(int(name) for name, reason in ends if reason is not None)
 
     def _waiting(self) -> list[Any]:
         """The requests that wait for a row, in the order in which they are served."""
@@ -524,6 +542,7 @@ class SGLangServer:
     def _gone(self, number: int) -> None:
         if self.requests[number].finished():
             del self.requests[number]
+            self._left.add(number)
 
     def _known(self, number: int) -> ServedRequest:
         request = self.requests.get(number)
