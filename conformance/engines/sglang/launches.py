@@ -287,9 +287,12 @@ HOSTING = Launches(
     sessions=(PLAIN,),
     options=(
         ("size", tuple(_size(*size) for size in HOST_SIZES)),
-        ("host memory", tuple(LaunchChoice(ratio, ("--hicache-ratio", ratio)) for ratio in ("2", "1", "0.6", "4"))),
-        ("storage", (PLAIN, *map(_storage, STORAGE_POLICIES))),
-        ("write policy", tuple(map(_policy, ("write_through", "write_back", "write_through_selective")))),
+        (
+            "host memory",
+            tuple(LaunchChoice(ratio, ("--hicache-ratio", ratio)) for ratio in ("2", "0.3", "0.6", "1", "4")),
+        ),
+        ("storage", (PLAIN, PLAIN, *map(_storage, STORAGE_POLICIES))),
+        ("write policy", tuple(map(_policy, ("write_through", "write_back", "write_back", "write_through_selective")))),
         (
             "core",
             (PLAIN, LaunchChoice("python", environment=(("UNIFIED_RADIX_TREE_CORE_BACKEND", "python"),))),
