@@ -275,6 +275,7 @@ def _storage(policy: str) -> LaunchChoice:
 
 # The storage of a run takes no time, and even one page is fetched from it.
 STORAGE = {"prefetch_threshold": 1, "sim_op_latency_us": 0, "sim_write_gbps": 0}
+WRITE_POLICIES = ("write_through", "write_back", "write_back", "write_through_selective")
 STORAGE_POLICIES = ("wait_complete", "best_effort")
 WITH_HOST = ("--enable-hierarchical-cache",)
 # Servers with host memory. A prefix of fewer than ten tokens is not loaded from it, so pools are larger than above.
@@ -292,7 +293,7 @@ HOSTING = Launches(
             tuple(LaunchChoice(ratio, ("--hicache-ratio", ratio)) for ratio in ("2", "0.3", "0.6", "1", "4")),
         ),
         ("storage", (PLAIN, PLAIN, *map(_storage, STORAGE_POLICIES))),
-        ("write policy", tuple(map(_policy, ("write_through", "write_back", "write_back", "write_through_selective")))),
+        ("write policy", tuple(map(_policy, WRITE_POLICIES))),
         (
             "core",
             (PLAIN, LaunchChoice("python", environment=(("UNIFIED_RADIX_TREE_CORE_BACKEND", "python"),))),
