@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from conformance.driver import watchdog
 from conformance.driver.lockstep import ANSWERED
 from conformance.driver.protocol import EngineError
 from conformance.search.connection import Served, Subject
+from conformance.search.served import GivesUp, given_up_after
 from slotproof.checks import checking
 from slotproof.checks.checking import CheckOptions
 from slotproof.cli import app
@@ -90,9 +92,9 @@ def test_a_module_or_a_maker_that_hangs_while_it_is_loaded_is_an_error(mode: str
     assert "--call-limit" in str(told.value)
 
 
-def test_a_maker_that_hangs_later_is_an_error_that_has_the_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hangs_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an engine whose maker hangs once the engine is loaded."""
     folder = written(tmp_path / "hangs", "later")
     ready = Served.ready
 
@@ -102,11 +104,53 @@ def test_a_maker_that_hangs_later_is_an_error_that_has_the_configuration(
         return hello
 
     monkeypatch.setattr(Served, "ready", from_now_on)
+    return folder
+
+
+NO_END = "it did not end within 3 s, in "
+
+
+def test_a_maker_that_hangs_later_is_an_error_that_has_the_configuration(hangs_later: Path) -> None:
     with pytest.raises(EngineError) as told:
-        checking.report_of(options(folder))
+        checking.report_of(options(hangs_later))
     assert "the maker of allocator was called with {" in str(told.value)
     assert '"page_size"' in str(told.value)
-    assert "it did not end within 3 s, in " in str(told.value)
+    assert NO_END in str(told.value)
+
+
+def test_a_maker_that_hangs_is_a_finding_where_the_base_is_built(hangs_later: Path, tmp_path: Path) -> None:
+    report: Any = checking.report_of(options(hangs_later, written(tmp_path / "sound", "none")))
+    (row,) = report["new"]
+    assert (report["exit"], row["law"], row["trace"]["steps"]) == (codes.BROKEN, ANSWERED, [])
+    assert row["detail"].startswith(f"the engine cannot be built: {NO_END}")
+    assert row["detail"].endswith("in wait_for_ever")
+
+
+@pytest.mark.soak
+def test_a_maker_that_hangs_in_the_base_too_is_an_error(hangs_later: Path) -> None:
+    with pytest.raises(EngineError, match=NO_END):
+        checking.report_of(options(hangs_later, hangs_later))
+
+
+def test_a_base_that_takes_long_says_nothing_of_a_maker(
+    hangs_later: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a slow machine, where what takes long has an end."""
+    monkeypatch.setattr(checking, "SOON", 0.0)
+    with pytest.raises(EngineError, match=NO_END):
+        checking.report_of(options(hangs_later, written(tmp_path / "sound", "none")))
+
+
+@pytest.mark.parametrize(("limit", "ends"), [(0.2, False), (60.0, True), (None, True)])
+def test_what_only_warms_up_is_given_up(limit: float | None, ends: bool) -> None:
+    ended = False
+    with suppress(GivesUp), given_up_after(limit):
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            with suppress(Exception):
+                time.sleep(0.01)
+        ended = True
+    assert ended == ends
 
 
 def test_a_watch_counts_no_time_in_which_another_process_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

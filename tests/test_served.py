@@ -156,7 +156,7 @@ def test_an_engine_on_cuda_is_not_built_before_the_fork() -> None:
         made.append(stem)
 
     makers: dict[str, Callable[[Json], Any]] = {stem: partial(makes, stem) for stem in loaded.makers}
-    warm = partial(serving._warm_up, watched=nullcontext)
+    warm = partial(serving._warm_up, watched=nullcontext, limit=None)
     warm(replace(loaded, makers=makers, device="cuda"))
     assert made == []
     warm(replace(loaded, makers=makers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import repeat
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +26,7 @@ from conformance.stems.server.exclusions import (
     may_update_weights,
 )
 from conformance.stems.server.protocol import (
+    DEAF,
     POLL,
     SENDS,
     TRANSFER,
@@ -36,7 +37,7 @@ from conformance.stems.server.protocol import (
     TransferStep,
 )
 from conformance.stems.server.run import ServerRun
-from conformance.stems.server.served import GOES_ON, MOST_TURNS
+from conformance.stems.server.served import ANSWERS, GOES_ON, HEARS, MOST_TURNS, SOON
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 from conformance.traces.harm_found import rank_of
@@ -160,7 +161,28 @@ def test_a_paused_server_does_nothing_lawfully() -> None:
 
 
 def test_an_idle_server_stands_still_lawfully() -> None:
-    assert law_of(begun(repeat(IDLE)), MOST_TURNS) == ""
+    lock = begun(chain([ServerEvent("arrived", {0: WAITS}), STANDS], repeat(IDLE)))
+    assert [law_of(lock, MOST_TURNS) for _ in range(3)] == ["", "", ""]
+
+
+def test_a_request_that_never_comes_to_the_server_is_missed() -> None:
+    """After as many polls as there are messages, and some."""
+    assert law_of(begun(repeat(IDLE)), SOON + 1) == ""
+    assert law_of(begun(repeat(IDLE)), SOON + 2) == HEARS
+    lock = begun(repeat(IDLE))
+    for _ in range(10):
+        lock.do("flush")
+    assert law_of(lock, SOON + 11) == "", "a server may read one message at a poll"
+    assert law_of(lock, 1) == HEARS
+
+
+def test_a_request_that_leaves_has_an_answer() -> None:
+    assert law_of(begun(iter([STANDS, IDLE])), 2) == ""
+    assert law_of(begun(iter([STANDS, ServerEvent(POLL, unanswered=[0])])), 2) == ANSWERS
+
+
+def test_a_server_whose_loop_reads_no_message_hears_of_nothing() -> None:
+    assert law_of(begun(iter([STANDS, ServerEvent(DEAF)])), 2) == HEARS
 
 
 def test_the_servers_own_check_must_agree() -> None:

@@ -23,7 +23,7 @@ from conformance.engines.sglang.server.network import Network
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import Place, StandInRow, put_in_place
 from conformance.engines.sglang.server.streams import PassDevice
-from conformance.stems.server.served import GOES_ON
+from conformance.stems.server.served import ANSWERS, GOES_ON, HEARS
 from conformance.traces import trace_files
 
 SMALL = ["--page-size", "1", "--max-total-tokens", "16", "--context-length", "12", "--max-running-requests", "3"]
@@ -321,6 +321,63 @@ def test_a_lock_that_a_split_loses_or_gives_to_the_wrong_part_is_found(plant: st
     asked = [(server, run) for server in servers for run in (SPLITS_LOCKED, SPLITS_AND_WAITS)]
     for said in sent(*asked, plant=plant):
         assert "SWA" in said.get("detail", ""), said
+
+
+# A loop that reads no message from the start, or from the third turn on; and one that loses what it has read.
+READS_NOTHING = """
+    receiver = __import__("importlib").import_module("sglang.srt.managers.scheduler_components.request_receiver")
+    real, turns = receiver.SchedulerRequestReceiver._pull_raw_reqs, []
+    def pulls(self):
+        turns.append(len(turns))
+        return WHAT
+    receiver.SchedulerRequestReceiver._pull_raw_reqs = pulls
+"""
+LATER = "real(self) if len(turns) < 4 else []"
+LOSES = "real(self)[:0]"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("loop", [(NORMAL,), ()])
+@pytest.mark.parametrize("what", [LATER, LOSES])
+def test_a_server_that_hears_of_no_request_breaks_a_law(what: str, loop: tuple[str, ...]) -> None:
+    (said,) = sent((config(*loop), USUAL), plant=READS_NOTHING.replace("WHAT", what))
+    assert said.get("law") == HEARS, said
+
+
+# A server that forgets a request that waits, or that runs and has ended, without a word.
+FORGETS = """
+    from sglang.srt.managers.scheduler import Scheduler
+    real = Scheduler.get_next_batch_to_run
+    def forgets(self, *args, **kwargs):
+        self.waiting_queue[:] = [one for one in self.waiting_queue if one.rid != "2"]
+        return real(self, *args, **kwargs)
+    Scheduler.get_next_batch_to_run = forgets
+"""
+SAYS_NOTHING = """
+    streamer = __import__("importlib").import_module("sglang.srt.managers.scheduler_components.output_streamer")
+    real = streamer.SchedulerOutputStreamer.stream_output
+    def says(self, reqs, *args, **kwargs):
+        return real(self, [one for one in reqs if one.rid != "2"], *args, **kwargs)
+    streamer.SchedulerOutputStreamer.stream_output = says
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("loop", [(NORMAL,), ()])
+@pytest.mark.parametrize("plant", [FORGETS, SAYS_NOTHING])
+def test_a_request_that_is_forgotten_without_a_word_breaks_a_law(plant: str, loop: tuple[str, ...]) -> None:
+    (said,) = sent((config(*loop), USUAL), plant=plant)
+    assert said.get("law") == ANSWERS, said
+
+
+@pytest.mark.engine
+def test_a_server_that_reads_no_message_from_the_start_is_told_beside_a_base() -> None:
+    script = DRIVE.replace("PLANT", READS_NOTHING.replace("WHAT", "[]"))
+    script = script.replace("except Unsupported as reason:", "except EngineError as reason:").replace(
+        "str(reason)", "reason.unbuilt"
+    )
+    ((said,),) = (driven(NEWEST, script, json.dumps([(config(), [])])),)
+    assert said["refused"].startswith("its loop goes on, and reads no message in 1000 calls of "), said
 
 
 @pytest.mark.engine

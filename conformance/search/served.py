@@ -66,7 +66,7 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     options = tuple((name, value) for name, value in wanted["options"])
     with _watched(scratch, wanted.get("limit"), TO_LOAD):
         loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"], options)
-    _warm_up(loaded, lambda: _watched(scratch, wanted.get("limit")))
+    _warm_up(loaded, lambda: _watched(scratch, wanted.get("limit")), wanted.get("limit"))
     hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
     hello["notes"] = list(loaded.notes)
     hello["unbuilt"] = [str(folder) for folder in loaded.unbuilt]
@@ -86,9 +86,10 @@ def _watched(scratch: Path, limit: float | None, times: int = 1) -> Iterator[Non
             watch.end()
 
 
-def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManager[None]]) -> None:
+def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManager[None]], limit: float | None) -> None:
     """Imports here what every child needs: modules of our own, and those that the engine imports when it is built.
-    ``watched``: entered around each maker. An engine on CUDA is built by the children alone.
+    ``watched``: entered around each maker. ``limit``: after half of so many seconds a maker is given up. An engine on
+    CUDA is built by the children alone.
 
     If the engine uses torch, it is kept to one thread, since several children work side by side.
     """
@@ -101,8 +102,29 @@ def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManag
         return
     for stem, config in {kept.trace.stem: kept.trace.config for kept in trace_files.every()}.items():
         if stem in loaded.makers:
-            with watched(), suppress(Exception):  # the child that drives the engine meets it again, and reports it
+            # The child that drives the engine meets what fails or hangs again, and reports it.
+            with watched(), suppress(Exception, GivesUp), given_up_after(limit):
                 loaded.makers[stem](config)
+
+
+class GivesUp(BaseException):
+    """A maker takes too long. It is no ``Exception``, so that an engine does not catch it."""
+
+
+@contextmanager
+def given_up_after(limit: float | None) -> Iterator[None]:
+    """Raises ``GivesUp`` in the block after half of ``limit`` seconds, as far as Python code runs then."""
+
+    def gives_up(*_: Any) -> None:
+        raise GivesUp
+
+    before = signal.signal(signal.SIGALRM, gives_up)
+    signal.setitimer(signal.ITIMER_REAL, 0.0 if limit is None else limit / 2)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _ends_with_the_caller() -> None:

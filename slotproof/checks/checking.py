@@ -23,6 +23,7 @@ from conformance.driver import watchdog
 from conformance.driver.lockstep import LATENT, VIOLATION
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
+from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.search.connection import DIED, Connection, EngineDied, Served, Subject, ToolError
 from conformance.search.enough import NOT_ENOUGH
@@ -30,7 +31,7 @@ from conformance.search.served import run_in
 from conformance.stems.found import rooms
 from conformance.traces import cause_files
 from conformance.traces.compare import Status, compare, in_words
-from conformance.traces.outcome import How, Outcome
+from conformance.traces.outcome import Break, How, Outcome, not_built
 from conformance.traces.trace_files import LISTS
 from slotproof.checks import emit, remarks, repaired, weigh
 from slotproof.checks.again import Again
@@ -46,6 +47,7 @@ SCHEMA = 1
 DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds
 ENDING = 5.0  # seconds of the budget that are kept for the end of the command
 NAMING = 0.08  # the part of a budget that is kept for naming the causes of findings
+SOON = 0.2  # the part of the limit of a call in which a base is built that shows another engine to hang
 RETRIES = 3  # how often a stem is tried again after the engine has killed its process
 STEM_OF_ENGINE = "stem of this engine"  # what a name of a stem must be, in the words of an error
 
@@ -248,13 +250,17 @@ def _deaths(piece: Piece, bench: Bench) -> list[tuple[Status, Json]]:
     """The run that killed the process of the subject, or in which a call did not end, compared with the base. Empty if
     a call did not end in time, but ends when it is sent again.
 
-    Raises ``EngineError`` if a maker did this, and ``ToolError`` if the run does not kill the process again.
+    Raises ``EngineError`` if a maker did this and no base shows that it should not (``_unmade``), and ``ToolError`` if
+    the run does not kill the process again.
     """
     subject, files = bench.subject, bench.subject.scratch
     dump, trace = watchdog.written_in(files / f"death-{piece.run}"), run_in(files / f"run-{piece.run}")
     reason = watchdog.reason(dump, subject.limit or 0.0)
     if config := watchdog.written_in(files / f"making-{piece.run}"):
         what = reason.replace("the call did", "it did") or f"the process ended: {subject.last_line()}"
+        made = Trace(piece.stem, jsonlib.loads(config))
+        if bench.base is not None and _builds_soon(bench.base, made):
+            return _unmade(made, bench, what, watchdog.hung(dump))
         raise EngineError(f"{subject.hello['label']}: the maker of {piece.stem} was called with {config}: {what}")
     if trace is None or not trace.steps:
         raise ToolError(f"the process of {subject.hello['label']} ended: {reason or subject.last_line()}", "")
@@ -273,6 +279,28 @@ def _deaths(piece: Piece, bench: Bench) -> list[tuple[Status, Json]]:
     status = compare(found, theirs)
     words = in_words(status, found, theirs) if bench.base else ""
     return [(status, found.row(trace, base=words, how=How.DRAWN))]
+
+
+def _builds_soon(base: Served, made: Trace) -> bool:
+    """The base is built from this configuration, in a small part of the time after which a maker hangs. So where the
+    machine is slow, the time that a maker took says nothing.
+    """
+    begun = time.monotonic()
+    with base.connect() as connection:
+        built = connection.outcome(made) == Outcome()
+    return built and (base.limit is None or time.monotonic() - begun < SOON * base.limit)
+
+
+def _unmade(made: Trace, bench: Bench, what: str, hung: bool) -> list[tuple[Status, Json]]:
+    """The finding that a maker has no end, or kills the process, where it does so again. Empty if it ends now."""
+    with bench.connect() as connection:
+        again = connection.outcome(made)
+    if again == Outcome() and hung:
+        return []
+    if again == Outcome():
+        raise ToolError(f"the process of {bench.subject.hello['label']} ended in a maker that ends now", str(made))
+    found = Break.of(not_built(what), 0)
+    return [(Status.NEW, found.row(made, base="the base is built from this configuration", how=How.DRAWN))]
 
 
 # The report.

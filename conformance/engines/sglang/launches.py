@@ -98,6 +98,10 @@ SENDS = (
     LaunchChoice("sends no prefix early", environment=(("DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX", "0"),)),
 )
 PREFILL_SERVER = "prefill server"
+# Each decode step writes a line of statistics, for which it counts what the pools have, where a server does so each
+# forty steps, which no drawn run makes; and the tree tells events of its pages, which nobody reads here.
+REPORTING = ("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq", "endpoint": ""}))
+REPORTS = ("reports", (PLAIN, LaunchChoice("each step, and events", REPORTING)))
 CACHING = tuple(one.name for one in RECEIVES if CACHES in one.flags)
 # Decode servers with windows and a cache, whose pages have one token: what is not transferred gets slots, too.
 WINDOWS_OF_ONE = frozenset(
@@ -144,6 +148,7 @@ RARE_ALONE = (  # on servers without host memory
     _one("sessions in the tree", "--enable-session-radix-cache"),
     _one("replayed states", "--enable-linear-replayssm"),
     _set("no second track", TEST_MAMBA_LAZY_ALLOC_FAIL="1"),
+    _set("checks itself in each step", ENABLE_STRICT_MEM_CHECK_DURING_BUSY="1"),
 )
 RARE_WITH_HOST = (_set("pages stay twice", HICACHE_SKIP_HOST_DUPLICATE_RECLAIM="1"),)
 
@@ -179,6 +184,7 @@ LAUNCHES = Launches(
         _flag("lazy tracks", "--mamba-radix-cache-strategy", "extra_buffer_lazy"),
         _one_more(*RARE, *RARE_ALONE),
         (PREFILL_SERVER, SENDS),
+        REPORTS,
     ),
     never=frozenset(
         {
@@ -269,6 +275,7 @@ def _storage(policy: str) -> LaunchChoice:
 
 # The storage of a run takes no time, and even one page is fetched from it.
 STORAGE = {"prefetch_threshold": 1, "sim_op_latency_us": 0, "sim_write_gbps": 0}
+WRITE_POLICIES = ("write_through", "write_back", "write_back", "write_through_selective")
 STORAGE_POLICIES = ("wait_complete", "best_effort")
 WITH_HOST = ("--enable-hierarchical-cache",)
 # Servers with host memory. A prefix of fewer than ten tokens is not loaded from it, so pools are larger than above.
@@ -281,9 +288,12 @@ HOSTING = Launches(
     sessions=(PLAIN,),
     options=(
         ("size", tuple(_size(*size) for size in HOST_SIZES)),
-        ("host memory", tuple(LaunchChoice(ratio, ("--hicache-ratio", ratio)) for ratio in ("2", "1", "0.6", "4"))),
-        ("storage", (PLAIN, *map(_storage, STORAGE_POLICIES))),
-        ("write policy", tuple(map(_policy, ("write_through", "write_back", "write_through_selective")))),
+        (
+            "host memory",
+            tuple(LaunchChoice(ratio, ("--hicache-ratio", ratio)) for ratio in ("2", "0.3", "0.6", "1", "4")),
+        ),
+        ("storage", (PLAIN, PLAIN, *map(_storage, STORAGE_POLICIES))),
+        ("write policy", tuple(map(_policy, WRITE_POLICIES))),
         (
             "core",
             (PLAIN, LaunchChoice("python", environment=(("UNIFIED_RADIX_TREE_CORE_BACKEND", "python"),))),
@@ -298,6 +308,7 @@ HOSTING = Launches(
         _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),
         ("time limits", (PLAIN, HURRY)),
         _one_more(*RARE, *RARE_WITH_HOST),
+        REPORTS,
     ),
     never=frozenset(
         {

@@ -93,7 +93,7 @@ UNDRAWN: Mapping[str, str] = {
         hicache_host_memory_fraction hicache_size mamba_full_memory_ratio mem_fraction_static
     """,
     "It changes what is logged, measured, watched or streamed, and no slot.": """
-        decode_log_interval enable_forward_pass_metrics enable_metrics enable_metrics_for_all_schedulers
+        enable_forward_pass_metrics enable_metrics enable_metrics_for_all_schedulers
         enable_mfu_metrics enable_request_time_stats_logging enable_trace extra_metric_labels
         forward_pass_metrics_ipc_name forward_pass_metrics_worker_id gc_threshold load_publish_endpoint
         load_snapshot_publish_interval otlp_service_name otlp_traces_endpoint sleep_on_idle
@@ -101,7 +101,7 @@ UNDRAWN: Mapping[str, str] = {
         EMPTY_CACHE_INTERVAL ENABLE_METRICS_DEVICE_TIMER EXPOSE_OWN_ENV_VARS FORCE_STREAM_INTERVAL
         KILLPG_ON_SCHEDULER_EXCEPTION LOG_FORWARD_ITERS LOG_GC LOG_LAZY_COMPACTION_STATS
         LOG_LAZY_COMPACTION_STATS_INTERVAL_SEC MEM_PROFILE_MAX_ENTRIES PROFILE_BY_STAGE_DECODE_MIN_BS PROFILE_V2
-        RECORD_STEP_TIME ROUTING_KEY_POLICY_DEBUG_LOG TORCH_PROFILER_DIR
+        ROUTING_KEY_POLICY_DEBUG_LOG TORCH_PROFILER_DIR
     """,
     "Every server with host memory has it, and each decode server, as on CUDA.": """
         ENABLE_WAR_BARRIER
@@ -113,8 +113,10 @@ UNDRAWN: Mapping[str, str] = {
     "It limits what a client may ask: the clients of a run ask for short answers.": """
         MAX_NEW_TOKENS_LIMIT
     """,
+    "It is read when a module is imported: every server has a value of its own for it, under *What stands in*.": """
+        $IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD $IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD RECORD_STEP_TIME
+    """,
     "It is read when a module is imported: one value for all servers of a process.": """
-        $IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD $IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD
         CLIP_MAX_NEW_TOKENS_ESTIMATION TEST_RETRACT TEST_RETRACT_INTERVAL TEST_RETRACT_NO_PREFILL_BS
     """,
     "It is of a test of SGLang: it makes something late or fail.": """
@@ -124,8 +126,8 @@ UNDRAWN: Mapping[str, str] = {
         TEST_FORCE_OPTIMISTIC_PREFILL_RETRY_PROB
     """,
     "It is a check of SGLang's own; the law asks the same at each step.": """
-        CHECK_KV_PAGE_INVARIANTS DEBUG_MEMORY_POOL ENABLE_STRICT_MEM_CHECK_DURING_BUSY
-        ENABLE_STRICT_MEM_CHECK_DURING_IDLE ENABLE_TREE_CACHE_SANITY_CHECK MAMBA_DEBUG_ASSERTS
+        CHECK_KV_PAGE_INVARIANTS DEBUG_MEMORY_POOL ENABLE_STRICT_MEM_CHECK_DURING_IDLE
+        ENABLE_TREE_CACHE_SANITY_CHECK MAMBA_DEBUG_ASSERTS
     """,
     "It is derived from another option, or tunes one that is drawn.": """
         _swa_full_tokens_ratio_explicitly_set swa_prefix_tails prefill_delayer_max_delay_ms
@@ -156,9 +158,6 @@ UNDRAWN: Mapping[str, str] = {
     """,
     "Not drawn yet: host memory that is a buffer alone.": """
         ENABLE_HICACHE_SWA_TAIL_ONLY_BACKUP hicache_host_memory_mode HICACHE_BUFFER_ANCHOR_LOCK_CAP
-    """,
-    "Not drawn yet: no reader of the events of this cache is driven.": """
-        kv_events_config
     """,
 }
 

@@ -10,7 +10,7 @@ from conformance.driver.shadow import WrongSlot
 from conformance.stems.host_server.contents import launched
 from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import POLL, ServerEvent
+from conformance.stems.server.protocol import DEAF, POLL, ServerEvent
 
 LONGEST = 3  # the tokens of an answer
 STRANGER = 5000  # the first fork of requests whose texts share nothing with any other
@@ -74,7 +74,7 @@ class OnwardHostServer:
 
     def _turn(self) -> Iterator[tuple[str, WrongSlot | None]]:
         kind = ""
-        while kind != POLL:
+        while kind not in (POLL, DEAF):
             event: ServerEvent = send(self.run, self.engine.go_on)
             kind = event.kind
             self._follow_copies()

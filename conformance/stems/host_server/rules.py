@@ -9,14 +9,14 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from conformance.driver.shadow import STATES
+from conformance.driver.shadow import FULL, STATES
 from conformance.stems.host_server.exclusions import HostServerExclusion as Exclusion
 from conformance.stems.host_server.exclusions import allowed
 from conformance.stems.host_server.protocol import StorageOutcome, StorageThread
 from conformance.stems.host_server.run import EVERY, HostServerRun
 from conformance.stems.launches import Launches
 from conformance.stems.machine import started
-from conformance.stems.server.client import Drawn
+from conformance.stems.server.client import MOST, Drawn
 from conformance.stems.server.crowd import wake
 from conformance.stems.server.exclusions import may_flush
 from conformance.stems.server.machine import ServedMachine, moves
@@ -33,6 +33,9 @@ fetches_going = st.lists(
     min_size=2,
     max_size=8,
 )
+ASKS = 16  # of the numbers of a draw: a client asks for an answer
+ENDS = 5  # turns, after which a request with one token of an answer has ended
+forks_of_others = st.lists(st.integers(1, 5), min_size=1, max_size=4, unique=True)
 TURNS = 100  # so many turns, and a server without new requests has done what it can
 
 
@@ -82,6 +85,24 @@ class HostServerMachine(ServedMachine):
         for _ in range(turns):
             self.all_copies_end()
             self.turns(1)
+
+    @rule(fork=st.integers(0, 6), spare=st.integers(0, 3), more=st.integers(1, 4), others=forks_of_others)
+    @precondition(started)
+    def pushed_out(self, fork: int, spare: int, more: int, others: list[int]) -> None:
+        """A text, and a longer one that begins with it, come and end; host memory has room for the KV cache of both,
+        and for little more. Then others need the memory: what the longer one added leaves the device first, and goes to
+        the host, and then the rest of it, of whose windows or states the host may not have room.
+        """
+        assert self.run is not None
+        engine = self.run.engine
+        room = min(engine.host_slots[FULL] * engine.host_pages[FULL], MOST.length * WIDER)
+        length = max(1, room - more - spare)
+        asked = [(length, FORKS[fork]), (length + more, FORKS[fork]), *((length + more, other) for other in others)]
+        for tokens, other in asked:
+            self.client.send(self.run, Drawn(pick=ASKS, length=tokens, answer=1, fork=other))
+            for _ in range(ENDS):
+                self.all_copies_end()
+                self.turns(1)
 
     @rule(going=threads_going)
     @precondition(has_storage)

@@ -126,6 +126,7 @@ class HostServerRun(ServedClients):
         while True:
             event: ServerEvent = yield EngineCall("go_on", self.engine.go_on, law=(GOES_ON, GOES_ON_SENTENCE))
             self._follow_host()
+            self.hears(event)
             if event.kind == POLL:
                 self._polls(event)
                 return event

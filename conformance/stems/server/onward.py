@@ -8,7 +8,7 @@ from functools import partial
 from conformance.driver.onward import Move, send
 from conformance.driver.shadow import WrongSlot
 from conformance.stems.requests.request import RunRequest, token
-from conformance.stems.server.protocol import ADMITTED, POLL, TRANSFER, ServerEvent
+from conformance.stems.server.protocol import ADMITTED, DEAF, POLL, TRANSFER, ServerEvent
 from conformance.stems.server.run import ServerRun
 from conformance.stems.server.sendings import WAITS
 
@@ -81,7 +81,7 @@ class OnwardServer:
     def _turn(self) -> Iterator[tuple[str, WrongSlot | None]]:
         self._transfers()
         kind = ""
-        while kind != POLL:
+        while kind not in (POLL, DEAF):
             event = send(self.run, self._next)
             kind = event.kind
             self._follow(event)

@@ -13,6 +13,7 @@ from conformance.driver.protocol import Engine, Json
 from conformance.stems.cache.protocol import CacheSnapshot
 
 POLL, ADMITTED = "poll", "admitted"
+DEAF = "deaf"
 FINDS = "hits"  # an ability: requests go on after what the tree has of their texts
 TRANSFER = "transfer"  # an ability: prompts come from a prefill server
 SENDS = "send"  # an ability: prompts go to a decode server
@@ -127,17 +128,20 @@ class ServerEvent(NamedTuple):
     request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed`` (a session
     ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for the requests
     of a batch), ``states_ended``, ``loaded_back`` (a prefix that host memory has got slots on the device; told by
-    servers with host memory), ``tracks`` (track buffers got or gave back a slot), or ``poll`` (the server reads its
-    messages next). A decode server, whose prompts a prefill server computes, also tells ``preallocated`` (a request has
-    its row, with slots for its prompt, or for what it had computed when it gave its row up), ``transfer_begun`` (the
-    prefill server knows where to write a prompt, and may write from now on) and ``transfer_ended`` (the scheduler has
-    heard that a prompt is there, and the first token of the answer).
+    servers with host memory), ``tracks`` (track buffers got or gave back a slot), ``poll`` (the server reads its
+    messages next), or ``deaf`` (its loop goes round and round, and reads no message). A decode server, whose prompts a
+    prefill server computes, also tells ``preallocated`` (a request has its row, with slots for its prompt, or for what
+    it had computed when it gave its row up), ``transfer_begun`` (the prefill server knows where to write a prompt, and
+    may write from now on) and ``transfer_ended`` (the scheduler has heard that a prompt is there, and the first token
+    of the answer).
     ``requests``: those it did it to, in order. ``passes``: of ``passed``. ``session``: of ``closed``. ``batch``: for
     ``poll``, how many requests were in the batch of the turn that ends there; its ``requests`` are all that the server
     has, and ``waiting`` are those of them that wait, in the order of the queue. ``wanted``: of ``states_begun``, how
     many slots are asked for. ``destination``: of ``transfer_begun``. ``backups``: the copies that a decode server has
     made and loaded since the last event. ``done``: of a decode server, for how many of its steps, from the first on, it
     had waited, so that their passes write no more; of ``transfer_begun``, when the prefill server was told.
+    ``unanswered``: of ``poll``, the requests that are no more on the server, and whose clients have neither taken them
+    back nor been told that they have ended.
     """
 
     kind: str
@@ -150,6 +154,7 @@ class ServerEvent(NamedTuple):
     destination: Destination | None = None
     backups: Sequence[RowCopy] = ()
     done: int = 0
+    unanswered: Sequence[int] = ()
 
 
 class ServerEngine(Engine, Protocol):

@@ -131,6 +131,7 @@ class ServerRun(ServedClients):
 
     def takes(self, event: ServerEvent) -> None:
         """Explains an event."""
+        self.hears(event)
         self.cache.follow_tracks()
         self.transfers.copied(event.backups)
         self.transfers.waited(event.done)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from conformance.driver.lockstep import Calls, EngineCall
+from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding
 from conformance.driver.operations import AnyTokens, Tokens, operation
 from conformance.driver.protocol import Json, Misuse
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import Pause, SendStep, ServerEngine, ServerEvent, TransferStep
+from conformance.stems.server.protocol import DEAF, POLL, Pause, SendStep, ServerEngine, ServerEvent, TransferStep
 
 GOES_ON = "clients_never_stop_a_server"
 GOES_ON_SENTENCE = "Whatever clients send, a server goes on: no message makes it end with an exception."
+HEARS = "server_hears_of_requests"
+HEARS_SENTENCE = "A server reads what its clients send: soon after a client has sent a request, the server has it."
+ANSWERS = "requests_are_answered"
+ANSWERS_SENTENCE = "A request leaves a server when its client has been told of its end, or has taken it back."
+SOON = 50  # polls beyond those at which a server that reads one message at a time has read all that was sent
 MOST_TURNS = 400
 
 
@@ -38,6 +43,7 @@ class ServedClients:
         self.here: set[int] = set()
         self.coming: set[int] = set()
         self.paused = self.released = False
+        self._messages = self._unread = 0  # what clients have sent; the polls since the server had all requests
         self.longest: int = engine.shape["size"] * engine.shape["page_size"]
 
     # What a client sends.
@@ -69,12 +75,12 @@ class ServedClients:
             self.sent_to[request] = session
         ends = None if stop is None else token(stop, fork)
         asked = partial(self.engine.generate, request, session, list(tokens), longest, fork, ends, priority)
-        yield EngineCall("generate", asked)
+        yield self._message("generate", asked)
 
     @operation
     def abort(self, request: int) -> Calls:
         """A client takes a request back, whatever it does then."""
-        yield EngineCall("abort", partial(self.engine.abort, request))
+        yield self._message("abort", partial(self.engine.abort, request))
 
     @operation
     def open(self, session: int, turns: int | None = None) -> Calls:
@@ -82,37 +88,37 @@ class ServedClients:
         if not 1 <= session <= self.config["sessions"]:
             raise Misuse(f"there is no session {session}")
         self.sessions.add(session)
-        yield EngineCall("open", partial(self.engine.open, session, turns))
+        yield self._message("open", partial(self.engine.open, session, turns))
 
     @operation
     def close(self, session: int) -> Calls:
         """A client closes a session."""
         self.sessions.discard(session)
-        yield EngineCall("close", partial(self.engine.close, session))
+        yield self._message("close", partial(self.engine.close, session))
 
     @operation
     def flush(self) -> Calls:
         """A client asks that the cache be emptied."""
-        yield EngineCall("flush", self.engine.flush)
+        yield self._message("flush", self.engine.flush)
 
     @operation
     def pause(self, mode: Pause) -> Calls:
         """A client pauses the server."""
         self.paused = True
-        yield EngineCall("pause", partial(self.engine.pause, mode))
+        yield self._message("pause", partial(self.engine.pause, mode))
 
     @operation
     def resume(self) -> Calls:
         """A client lets a paused server go on."""
         self.paused = False
-        yield EngineCall("resume", self.engine.resume)
+        yield self._message("resume", self.engine.resume)
 
     @operation
     def update_weights(self) -> Calls:
         """A client loads new weights: on a paused server, or when all requests have ended."""
         if not self.paused and not self.quiet:
             raise Misuse("new weights are loaded when the server is paused, or has no requests")
-        yield EngineCall("update_weights", self.engine.update_weights)
+        yield self._message("update_weights", self.engine.update_weights)
 
     @operation
     def release_memory(self) -> Calls:
@@ -120,7 +126,7 @@ class ServedClients:
         if self.released or not self.quiet:
             raise Misuse("memory is given back once, when the server has no requests")
         self.released = True
-        yield EngineCall("release_memory", self.engine.release_memory)
+        yield self._message("release_memory", self.engine.release_memory)
 
     @operation
     def resume_memory(self) -> Calls:
@@ -128,7 +134,7 @@ class ServedClients:
         if not self.released:
             raise Misuse("the server has its memory")
         self.released = False
-        yield EngineCall("resume_memory", self.engine.resume_memory)
+        yield self._message("resume_memory", self.engine.resume_memory)
 
     @property
     def quiet(self) -> bool:
@@ -142,8 +148,30 @@ class ServedClients:
             raise Misuse(f"a server makes 1 to {MOST_TURNS} turns at a time")
         for _ in range(times):
             event = yield from self._turn()
-            if not event.requests:
+            if not event.requests and not self.coming:
                 return
+
+    def _message(self, name: str, send: Callable[[], Any]) -> EngineCall:
+        """The call by which a client sends a message."""
+        self._messages += 1
+        return EngineCall(name, send)
+
+    def hears(self, event: ServerEvent) -> None:
+        """Raises ``Finding`` where a server does not read what its clients send. At each poll it reads a message at
+        least, if there is one.
+        """
+        if event.kind == DEAF:
+            raise Finding(HEARS, HEARS_SENTENCE, "its loop goes on, and reads no message", kind=INVARIANT)
+        if event.kind != POLL:
+            return
+        if event.unanswered:
+            detail = f"request {event.unanswered[0]} is no more there, and its client was not told"
+            raise Finding(ANSWERS, ANSWERS_SENTENCE, detail, kind=INVARIANT)
+        self.coming.difference_update(event.requests)
+        self._unread = self._unread + 1 if self.coming else 0
+        if self._unread > SOON + self._messages:
+            detail = f"after {self._unread} polls it does not have request {min(self.coming)}"
+            raise Finding(HEARS, HEARS_SENTENCE, detail, kind=INVARIANT)
 
     def _turn(self) -> Generator[EngineCall | None, Any, ServerEvent]:
         """One turn of the loop: what the server does, event by event. Returns the poll at its end."""

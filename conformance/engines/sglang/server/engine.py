@@ -7,9 +7,9 @@ The server's event loop runs in a greenlet of its own. It stops where it polls f
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any, Protocol
 
 import greenlet
@@ -19,6 +19,7 @@ from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines.importing import line_of
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
+from conformance.engines.sglang.releases.server_parts import calls as loop_calls
 from conformance.engines.sglang.releases.server_parts import copies_by_engine, has_host_memory
 from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
@@ -54,6 +55,7 @@ from conformance.stems.lock_ref.protocol import LockRefSnapshot
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import (
     ADMITTED,
+    DEAF,
     FINDS,
     POLL,
     SENDS,
@@ -74,6 +76,10 @@ FORCE_MISS = "RADIX_FORCE_MISS"
 STREAMING = "--enable-streaming-session"
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
+# Calls that the loops of releases make in each turn, and how many of them in a row without a poll are a loop that reads
+# no message. With the rarest polls that are drawn a loop polls in each third turn.
+OF_LOOP = ("ingest_requests", "recv_requests", "process_input_requests", "get_next_batch_to_run")
+GOES_ROUND = 1000
 FROM_PREFILL = {"bootstrap_host": ADDRESS, "bootstrap_port": BOOTSTRAP_PORT}
 
 
@@ -115,6 +121,7 @@ class Servers:
         output = imported.module(RUNNER).ModelRunnerOutput
         self.launcher = Launcher(imported)
         self.sockets: dict[str, Socket] = {}
+        self.opened: list[Socket] = []  # by the server that is made
         runner = partial(
             runner_class, logits=runtime, output=output, passes=self._passed, in_order=self._copies_in_order
         )
@@ -134,6 +141,7 @@ class Servers:
 
     def _socket(self, name: str) -> Socket:
         self.sockets[name] = Socket(self._polled if name == INPUT else None)
+        self.opened.append(self.sockets[name])
         return self.sockets[name]
 
     def _polled(self) -> None:
@@ -181,7 +189,7 @@ class SGLangServer:
             kind = "decode" if decodes else "prefill"
             raise Unsupported(f"sglang {self.release.label}: {kind} servers are driven from 0.5.19 on")
         servers.launches(config["flags"])
-        servers.now, self._passes = self, PassesInFlight()
+        servers.now, servers.opened, self._passes = self, [], PassesInFlight()
         servers.streams.now = self._passes
         try:
             self.scheduler, self._context = servers.launcher.launch(
@@ -191,7 +199,10 @@ class SGLangServer:
             )
         finally:
             servers.now = None
-        self._input = servers.sockets[INPUT]
+        self._input, self._outputs = servers.sockets[INPUT], servers.opened
+        self._left: set[int] = set()  # the requests that have left, and whose clients have heard of no end
+        self._told: set[int] = set()  # those whose clients have heard of an end
+        self._asked_back: set[int] = set()  # those that a client takes back
         self.requests: dict[int, Any] = {}
         self.running: set[int] = set()
         self.admitted: set[int] = set()  # those that have a lock, and no row yet
@@ -200,6 +211,9 @@ class SGLangServer:
         self._lengths: dict[int, int] = {}  # of each prompt
         self._watch = ServerWatch(self)
         self._watch.watch(self.scheduler)
+        self._unpolled = 0  # calls of the loop since it polled last
+        for name, real in loop_calls(self.scheduler, OF_LOOP).items():
+            setattr(self.scheduler, name, self._counted(real))
         if with_host != has_host_memory(self.scheduler):
             raise Unsupported(f"a server with{'out' if with_host else ''} host memory is driven in another room")
         self.host = HostWatch(self.release, self.scheduler, servers.device) if with_host else None
@@ -235,8 +249,7 @@ class SGLangServer:
         self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
         self._batch = 0
         self._stopped: Exception | None = None
-        first = self.go_on()
-        assert first.kind == POLL, "a server polls before it does anything else"
+        self._must_poll(self.go_on())
 
     # What a client sends.
 
@@ -278,6 +291,7 @@ class SGLangServer:
 
     def abort(self, request: int) -> None:
         """``AbortReq``."""
+        self._asked_back.add(request)
         self._input.put(self._messages.AbortReq(rid=str(request)))
 
     def open(self, session: int, turns: int | None = None) -> None:
@@ -409,17 +423,51 @@ class SGLangServer:
         with torch.inference_mode(False), torch.enable_grad():
             self._run.switch(event)
 
+    @staticmethod
+    def _must_poll(first: ServerEvent) -> None:
+        """Raises ``EngineError`` for a new server that does not poll."""
+        if first.kind == DEAF:
+            never = f"its loop goes on, and reads no message in {GOES_ROUND} calls of {', '.join(OF_LOOP)}"
+            raise EngineError(f"the server is never ready: {never}", unbuilt=never)
+        assert first.kind == POLL, "a server polls before it does anything else"
+
+    def _counted(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that each turn of the loop makes: it is counted from one poll to the next."""
+
+        @wraps(real)
+        def call(*args: Any, **given: Any) -> Any:
+            self._unpolled += 1
+            if self._unpolled > GOES_ROUND and ServerWatch.now is self._watch:
+                self._unpolled = 0
+                self._stop(ServerEvent(DEAF))
+            return real(*args, **given)
+
+        return call
+
     def polls(self) -> None:
         """The loop reads its messages next."""
+        self._unpolled = 0
         batch, self._batch = self._batch, 0
         self.turns += 1
         if self.host is not None and self.overlaps:
             self.host.watch_barriers(self.scheduler)
         waiting = [int(request.rid) for request in self._waiting()]
-        self.requests = {n: r for n, r in self.requests.items() if n in self.running or n in waiting}
+        self._left.update(n for n in self.requests if not (n in self.running or n in waiting))
+        self.requests = {n: r for n, r in self.requests.items() if n not in self._left}
+        self._note_ends()
+        self._left -= self._asked_back | self._told
         self.admitted &= self.requests.keys()
         here = {number: self._known(number) for number in self.requests}
-        self._stop(ServerEvent(POLL, here, batch=batch, waiting=waiting))
+        self._stop(ServerEvent(POLL, here, batch=batch, waiting=waiting, unanswered=sorted(self._left)))
+
+    def _note_ends(self) -> None:
+        """Keeps of which requests clients have been told that they have ended."""
+        for message in [message for socket in self._outputs for message in socket.taken()]:
+            if isinstance(message, self._messages.AbortReq):
+                self._told.add(int(message.rid))
+            elif isinstance(message, self._messages.BatchTokenIDOutput):
+                ends = zip(message.rids, message.finished_reasons, strict=True)
+                self._told.update(int(name) for name, reason in ends if reason is not None)
 
     def _waiting(self) -> list[Any]:
         """The requests that wait for a row, in the order in which they are served."""
@@ -494,6 +542,7 @@ class SGLangServer:
     def _gone(self, number: int) -> None:
         if self.requests[number].finished():
             del self.requests[number]
+            self._left.add(number)
 
     def _known(self, number: int) -> ServedRequest:
         request = self.requests.get(number)

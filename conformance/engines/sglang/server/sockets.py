@@ -21,7 +21,13 @@ CHANNELS_ZMQ = SimpleNamespace(Context=lambda *_: None, PULL=7, PUSH=8, DEALER=5
 
 
 class Socket:
-    """One socket. ``poll`` is called at the first read of each turn of the loop. ``sent``: what the server has sent."""
+    """One socket, which nobody closes.
+
+    ``poll`` is called at the first read of each turn of the loop.
+    ``sent``: what the server has sent.
+    """
+
+    closed = False
 
     def __init__(self, poll: Callable[[], None] | None = None) -> None:
         self._poll, self._polled = poll, False
@@ -42,6 +48,11 @@ class Socket:
             self._polled = False
             raise NothingArrived
         return pickle.loads(self._waiting.popleft())
+
+    def taken(self) -> list[Any]:
+        """What the server has sent since this was asked last."""
+        taken, self.sent = self.sent, []
+        return taken
 
     def send_pyobj(self, message: Any, **_: Any) -> None:
         """The server sends a message."""

@@ -66,6 +66,9 @@ DRAFTING = (
 CONTROLLER, HOST_POOLS = "managers.cache_controller", "mem_cache.pool_host.common"
 SIM_STORAGE = "mem_cache.storage.sim_storage"  # a storage behind host memory that keeps keys alone
 HASHES = "mem_cache.cpp_utils.native_hash"
+EVENTS = "managers.scheduler_components.kv_events_publisher"
+POLICY = "managers.schedule_policy"
+SHARED = 4  # tokens: requests that wait and share so many wait for each other, where the tree has no more of them
 BOOTSTRAP = "distributed.bootstrap"  # it makes the parallel groups
 RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers.scheduler_components.ipc_channels"
 
@@ -161,6 +164,19 @@ def _files(_: Place) -> Callable[..., ModelFiles]:
         return ModelFiles(**json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
 
     return get_config
+
+
+class EventsForNobody:
+    """A publisher of the events of a tree to which nobody listens. ``kept``: how many batches it was given."""
+
+    kept = 0
+
+    def publish(self, _: Any) -> None:
+        """A batch of events."""
+        self.kept += 1
+
+    def describe_local_source(self, _: int) -> None:
+        """Nobody is told where events come from."""
 
 
 def _loaded(_: Place) -> Callable[..., Any]:
@@ -300,6 +316,7 @@ NO_PACKAGE = "it needs a package that is not installed"
 NO_NETWORK = "a message of a decode server is there at once, and none is lost"
 TURNS = "a turn takes 1/8 s"
 ONE_ORDER, BETWEEN_TURNS = "a run must be the same each time", "messages to a decode server come between turns"
+ONE_VALUE = "a process reads it once, when it imports the module"
 ROWS: tuple[StandInRow, ...] = (
     StandInRow(EVERYWHERE, "get_config", _files, NO_PACKAGE, "the fields of the file of a small model"),
     StandInRow(
@@ -555,6 +572,24 @@ ROWS: tuple[StandInRow, ...] = (
         Releases(PREFILL, "SchedulerDisaggregationPrefillMixin._yield_gil_if_needed"),
     ),
     StandInRow(MOONCAKE, "zmq", lambda place: place.network.sockets, NO_PACKAGE, NO_NETWORK, Releases(MOONCAKE, "zmq")),
+    StandInRow(
+        EVENTS,
+        "EventPublisherFactory",
+        lambda _: StandIn(create=lambda *_: EventsForNobody()),
+        NO_PACKAGE,
+        "events are told, and nobody listens",
+    ),
+    StandInRow(
+        EVERYWHERE,
+        "RECORD_STEP_TIME",
+        lambda _: True,
+        ONE_VALUE,
+        "each server keeps the times of its steps, as with SGLANG_RECORD_STEP_TIME=1",
+    ),
+    *(
+        StandInRow(POLICY, name, lambda _: SHARED, ONE_VALUE, f"{SHARED}, since texts are short here")
+        for name in ("IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD", "IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD")
+    ),
     StandInRow(
         SCHEDULER, "create_load_snapshot_writer", _none, "no balancer reads the load", "the load is not published"
     ),
