@@ -16,6 +16,7 @@ class ServerExclusion(StrEnum):
     # A session's turn while another one of it is on the server, or one that is too long: turns that are turned away.
     TURN_BESIDE_TURN = "server.turn_beside_turn"
     PREEMPTED_TURN = "server.preempted_turn"  # priorities of requests, on a server with sessions
+    PREEMPTED_IS_FORGOTTEN = "server.preempted_is_forgotten"  # priorities of requests
     # Memory given back in the turn after the last answer, or by a server that was paused in that turn.
     RELEASE_AFTER_ANSWER = "server.release_after_answer"
     # Memory given back while something is copied to or from host memory, or the storage has not answered.
@@ -83,6 +84,8 @@ def may_send_empty_turn(_: ServedClients, exclude: Collection[StrEnum]) -> bool:
 
 def may_say_priority(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may say how urgent its request is."""
+    if ServerExclusion.PREEMPTED_IS_FORGOTTEN in exclude:
+        return False
     return ServerExclusion.PREEMPTED_TURN not in exclude or not run.config["sessions"]
 
 
