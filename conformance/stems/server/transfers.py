@@ -103,10 +103,15 @@ class TransferCalls:
         self.arrivals.copied(backups)
         for one in backups:
             if one.saved:
-                sent = self._run.cache.law.state.sent_from
-                self._sent[one.copy] = max(map(sent, self._rows(one)), default=0)
+                self._sent[one.copy] = max(map(self._sent_behind_prefix, self._rows(one)), default=0)
             else:
                 self._came_back(one)
+
+    def _sent_behind_prefix(self, row: int) -> int:
+        """The page index from which the SWA pages were sent that a row shows. Those of its cached prefix are right."""
+        state = self._run.cache.law.state
+        sent: int = state.sent_from(row)
+        return sent if sent > state.rows.protected(row) else 0
 
     def _rows(self, copy: RowCopy) -> set[int]:
         """The rows that own what was copied from, or to."""
@@ -118,12 +123,18 @@ class TransferCalls:
         """A row has what its request had before it gave a row up. The copy is loaded in the order of the passes. Of the
         SWA pool comes back what the copy has; where it was not sent to the old row, it is not there now.
         """
-        cache, missing = self._run.cache, [i for i, slot in enumerate(copy.swa_slots) if not slot]
-        loaded = -(-(missing[-1] + 1) // self._run.calls.page_size) if missing else 0
+        cache, first = self._run.cache, max(self._loaded_from(copy), self._sent[copy.copy])
         for row in self._rows(copy):
             if cache.law.state.awaits(row) == UNFILLED:
                 self.waited(copy.behind)
-                cache.has_come(row, max(loaded, self._sent[copy.copy]))
+                cache.has_come(row, first)
+
+    def _loaded_from(self, copy: RowCopy) -> int:
+        """The page index from which a copy that was loaded has brought SWA pages."""
+        if not self._run.cache.law.state.tree.windowed:
+            return 0
+        missing = [i for i in range(len(copy.slots)) if not any(copy.swa_slots[i : i + 1])]
+        return -(-(missing[-1] + 1) // self._run.calls.page_size) if missing else 0
 
     def asked(self, event: ServerEvent) -> None:
         """The prefill server has heard where to write."""
