@@ -37,7 +37,8 @@ from conformance.stems.host_server.run import HEARS, WAITS
 from conformance.stems.host_tier.run import STAYS
 from conformance.stems.lock_ref.projection import OWNED
 from conformance.stems.server.run import OWN_TEXT, SERVES
-from conformance.stems.server.served import GOES_ON
+from conformance.stems.server.served import ANSWERS, GOES_ON
+from conformance.stems.server.served import HEARS as READS
 from conformance.stems.session_trim.projection import ROW_OWNED, SLOT_OWNED
 from conformance.stems.stem_registry import STEMS, start
 from conformance.telling.tell import tell
@@ -74,6 +75,8 @@ RUN_LAWS = {
     STAYS,
     HEARS,
     WAITS,
+    ANSWERS,
+    READS,
 }
 # What clients send to an engine's front door; our cache has none. Our scheduler has no drafts of an EAGLE head and no
 # states, and it does not preempt where another one does. Where blocks are short it starts a load later than another

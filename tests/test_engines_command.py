@@ -50,7 +50,7 @@ def test_a_trace_keeps_its_rows_of_other_releases() -> None:
 
 
 def test_a_release_that_is_not_known_is_named() -> None:
-    with pytest.raises(UsageError, match=r"no release '9\.9'"):
+    with pytest.raises(UsageError, match=r"no release '9\.9' is checked"):
         run(None, only=["9.9"])
 
 

@@ -29,6 +29,7 @@ NOT_WALKED = {
     "session_trim.closed_after_its_window_moved": "walks close a session seldom",
     "cache.state_in_flight_is_freed": "walks have a pass in flight seldom",
     "cache.slot_in_flight_is_handed_out": "walks have a pass in flight seldom",
+    "cache.two_passes_of_a_row": "walks have a pass in flight seldom",
     "cache.admitted_beside_a_saved_row": "the worlds of walks have two rows",
     "cache.revived_by_a_saved_text": "walks save a turn seldom",
     "cache.tombstone_of_a_saved_row": "walks save a turn seldom",

@@ -39,7 +39,10 @@ def run(json: Path | None, stems: Sequence[str] = (), only: Sequence[str] = ()) 
     """
     choose(stems, list(ROOMS), "stem")
     every = [(plugin.name, release) for plugin in registry.released() for release in plugin.releases]
-    choose(only, [release for _, release in every], "release")
+    if strange := sorted({*only} - {release for _, release in every}):
+        raise UsageError(
+            f"--release: no release {strange[0]!r} is checked: `slotproof list engines` names those that are"
+        )
     releases = [one for one in every if not only or one[1] in only]
     looking = Looking(registry.released())
     stem_of, own = stems_of_traces(), registry.load(registry.own().name)
