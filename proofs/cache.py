@@ -575,8 +575,7 @@ RELEVANT_LAWS = {
     "reads_own_text": f"{OWN_PAGES} reads_what_it_owns own_pages_hold_own_text prefix_holds_own_text",
     "window_reads_own_text": "reads_held_pages reads_held_window reads_own_window mapping_keeps_offset "
     "path_has_every_page request_holds_its_prefix handles_stand cursor_committed_allocated "
-    "own_window_holds_own_text prefix_holds_own_text node_window_holds_its_text "
-    "the_window_was_sent",
+    "own_window_holds_own_text prefix_holds_own_text node_window_holds_its_text the_window_was_sent",
     "node_state_is_at_its_end": f"{WRITES} states.one_owner node_has_its_state others_are_nodes node_owns_its_key "
     "keys_follow parent_is_next states_go_with_rows row_says_what_is_owned running_row_has_running_states "
     "buffer_is_whole running_is_equipped absent_is_no_slot",

@@ -59,24 +59,24 @@ def receives_twice(st: CacheState, row: Number, job: Number, first: Number) -> S
 
 
 def _receives(
-    st: CacheState, row: Number, job: Number, track: Number, places: tuple[Number, Number, Number]
+    st: CacheState, row: Number, job: Number, first: Number, track: Number, full_first: Number
 ) -> Step[CacheState]:
-    """A transfer begins that counts as one that writes these state slots, and the row's own pages from the first two
-    of the places on, of the full pool and of the SWA pool, where it is asked for SWA pages from the third one on.
+    """A transfer begins that counts as one that writes the state slot of this track, too, and of the full pool the
+    row's own pages from the page index ``full_first`` on.
     """
-    step = law.receive(st, row, job, places[2])
-    wrong = begun(st, job, WRITES, row, used_by(st, row, track), *places[:2])
+    step = law.receive(st, row, job, first)
+    wrong = begun(st, job, WRITES, row, used_by(st, row, track), full_first, first)
     return altered(step, flight=wrong.flight, full_used=wrong.full_used, swa_used=wrong.swa_used)
 
 
 def receives_into_a_track(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
     """A transfer writes a slot of the track buffer of the row's request, too."""
-    return _receives(st, row, job, FIRST, (st.rows.protected(row), first, first))
+    return _receives(st, row, job, first, FIRST, st.rows.protected(row))
 
 
 def receives_into_fewer_pages(st: CacheState, row: Number, job: Number, first: Number) -> Step[CacheState]:
     """A transfer begins, and the first page behind the cached prefix counts as one that it does not write."""
-    return _receives(st, row, job, OWN, (st.rows.protected(row) + 1, first, first))
+    return _receives(st, row, job, first, OWN, st.rows.protected(row) + 1)
 
 
 def slides_under_a_transfer(st: CacheState, row: Number, to: Number) -> Step[CacheState]:

@@ -98,8 +98,8 @@ SENDS = (
     LaunchChoice("sends no prefix early", environment=(("DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX", "0"),)),
 )
 PREFILL_SERVER = "prefill server"
-# Each decode step writes a line of statistics, for which it counts what the pools have, where a server does so each
-# forty steps, which no drawn run makes; and the tree tells events of its pages, which nobody reads here.
+# A line of statistics after each decode step, for which the server counts what is free in its pools. By default it does
+# so every forty decode steps, and no drawn run is that long. And the tree publishes events, which nobody reads here.
 REPORTING = ("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq", "endpoint": ""}))
 REPORTS = ("reports", (PLAIN, LaunchChoice("each step, and events", REPORTING)))
 CACHING = tuple(one.name for one in RECEIVES if CACHES in one.flags)
