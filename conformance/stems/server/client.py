@@ -24,6 +24,7 @@ from conformance.stems.server.exclusions import (
     may_retract,
     may_say_priority,
     may_send_empty_turn,
+    may_share_prompt,
     may_stop,
     may_take_back,
     may_update_weights,
@@ -185,6 +186,9 @@ class Client:
         length = min(length, longest)
         if not self._may(may_ask_for, run, length):
             length -= 1
+        begins_with = run.text_of(session)[0] if first else token(0, fork)
+        if not self._may(may_share_prompt, run, begins_with):
+            return
         tokens = [token(first + n, fork) for n in range(length)]
         stops = pick % 5 == 4 and self._may(may_stop, run)
         stop = {"stop": first + length + answer // 2} if stops else {}

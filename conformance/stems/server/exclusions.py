@@ -53,6 +53,8 @@ class ServerExclusion(StrEnum):
     # and, by ``Launches.avoided``, pages of one token.
     UNSENT_WINDOW = "server.unsent_window"
     WINDOW_IS_NO_ROOM = "server.window_is_no_room"  # the same servers with pages of one token: ``Launches.avoided``
+    # Where a model has windows: a prompt that begins as one does that is on the server.
+    SHARED_WINDOW = "server.shared_window"
     # On a decode server: a prefill server that has failed, or was told to stop, goes on writing.
     LATE_WRITES = "server.late_writes"
     REBOOTSTRAPPED = "server.rebootstrapped"  # on a decode server: a pause that takes requests off their rows
@@ -136,6 +138,13 @@ def may_ask_for(run: ServedClients, exclude: Collection[StrEnum], length: int) -
         return True
     page, window = int(shape["page_size"]), int(shape["window"])
     return max(0, length - 1 - max(window, page)) // page == max(0, length - window) // page
+
+
+def may_share_prompt(run: ServedClients, exclude: Collection[StrEnum], first: int) -> bool:
+    """Whether a client may send a prompt that begins with the token ``first`` now."""
+    if ServerExclusion.SHARED_WINDOW not in exclude or not is_windowed(run.engine.shape):
+        return True
+    return all(run.begins_with(request) != first for request in run.here | run.coming)
 
 
 def lawful_steps(

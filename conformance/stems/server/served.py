@@ -189,6 +189,10 @@ class ServedClients:
         """The text of a session, of the turns that it has kept."""
         raise NotImplementedError
 
+    def begins_with(self, request: int) -> int | None:
+        """The first token of what a request computes. ``None``: there is none yet."""
+        return next(iter((*self.text_of(self.sent_to.get(request, 0)), *self.sent[request])), None)
+
     @property
     def settled(self) -> bool:
         """The server waits for nothing but its clients, as far as they can know."""
