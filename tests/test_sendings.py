@@ -112,3 +112,14 @@ def test_a_request_for_which_nobody_has_asked_may_wait() -> None:
     assert sendings.unheard_of() == {0}
     sendings.does(0, "asks", Sent(0, ()))
     assert sendings.unheard_of() == set()
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_a_decode_server_that_took_its_word_back_too_early_counts_as_one_that_did_not_ask(has_it: bool) -> None:
+    run = Served()
+    run.here = {0} if has_it else set()
+    sendings = Sendings(run, lambda *_: FIRST)
+    for step in ("asks", "cancels"):
+        sendings.does(0, step, Sent(0, ()))
+    run.here = {0}
+    assert sendings.unheard_of() == (set() if has_it else {0})

@@ -61,6 +61,7 @@ class Sendings:
         self._run, self._sampled = run, sampled
         self.open: dict[int, SentPrompt] = {}
         self.asked: set[int] = set()  # all for which a decode server has ever asked
+        self.early: set[int] = set()  # those that it did not want any more before the server had them
         self.hurried: set[int] = set()  # those whose parts are read as soon as they are handed over
         self._writing: deque[tuple[int, dict[int, int]]] = deque()  # of steps in flight: their numbers and slots
 
@@ -111,8 +112,10 @@ class Sendings:
         return {request: steps for request, steps in known.items() if steps}
 
     def unheard_of(self) -> set[int]:
-        """The requests of a prefill server for which no decode server has asked. It waits for one, up to a time."""
-        return set() if SENDS in self._run.lacks else self._run.here - self.asked
+        """The requests of a prefill server for which no decode server has asked. It waits for one, up to a time; and
+        so it may where the decode server has taken its word back before the prefill server had the request.
+        """
+        return set() if SENDS in self._run.lacks else self._run.here - (self.asked - self.early)
 
     def does(self, request: int, step: SendStep, sent: Sent) -> None:
         """A decode server has done something, or the worker has gone on. Raises ``Finding`` where a decode server is
@@ -123,6 +126,8 @@ class Sendings:
             self.open[request] = SentPrompt(self._run.shadow.texts.prefixes(self._run.sent[request]))
         elif step == "cancels":
             self.open.pop(request, None)
+            if request not in self._run.here:
+                self.early.add(request)
         if request not in self.open:
             return
         self.waited(sent.done)
