@@ -185,7 +185,7 @@ class Client:
             answer = 0 if wants_nothing else answer
         length = min(length, longest)
         if not self._may(may_ask_for, run, length):
-            length -= 1
+            length = max(n for n in range(1, length) if may_ask_for(run, self.exclude, n))
         begins_with = run.text_of(session)[0] if first else token(0, fork)
         if not self._may(may_share_prompt, run, begins_with):
             return

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from conformance.stems.configs import is_windowed
-from conformance.stems.server.protocol import FINDS, TRANSFER, SendStep, TransferStep
+from conformance.stems.server.protocol import FINDS, SENDS, TRANSFER, SendStep, TransferStep
 from conformance.stems.server.served import ServedClients
 
 
@@ -53,6 +53,8 @@ class ServerExclusion(StrEnum):
     # and, by ``Launches.avoided``, pages of one token.
     UNSENT_WINDOW = "server.unsent_window"
     WINDOW_IS_NO_ROOM = "server.window_is_no_room"  # the same servers with pages of one token: ``Launches.avoided``
+    # To a prefill server: prompts that are longer than a third of the pool, and so may be longer than it takes.
+    REJECTED_IS_SENT = "server.rejected_is_sent"
     # Where a model has windows: a prompt that begins as one does that is on the server.
     SHARED_WINDOW = "server.shared_window"
     # On a decode server: a prefill server that has failed, or was told to stop, goes on writing.
@@ -134,6 +136,8 @@ def may_ask_for(run: ServedClients, exclude: Collection[StrEnum], length: int) -
     for a window before its last token, from the beginning of a page on; and hears of those of the window behind it.
     """
     shape, lacks = run.engine.shape, run.lacks
+    if ServerExclusion.REJECTED_IS_SENT in exclude and SENDS not in lacks and length > run.longest // 3:
+        return False
     if ServerExclusion.UNSENT_WINDOW not in exclude or {TRANSFER, FINDS} & {*lacks} or not is_windowed(shape):
         return True
     page, window = int(shape["page_size"]), int(shape["window"])
