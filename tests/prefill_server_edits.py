@@ -100,6 +100,47 @@ BUGS = {
         "            if not req.pending_bootstrap:\n"
         "                continue",
     ),
+    # Of models with windows and with states. The window that is sent begins a page late.
+    "window_begins_late": _edit(
+        "_send_kv_chunk",
+        "window_start = (window_start // page_size) * page_size",
+        "window_start = (window_start // page_size) * page_size + page_size",
+    ),
+    # The window that is sent ends a token early.
+    "window_ends_early": _edit(
+        "_send_kv_chunk",
+        "req.kv.req_pool_idx, window_start:seq_len\n            ]\n            window_kv_indices_swa",
+        "req.kv.req_pool_idx, window_start - 1:seq_len - 1\n            ]\n            window_kv_indices_swa",
+    ),
+    # The slots of the full pool are taken for those of the SWA pool.
+    "window_in_full_slots": _edit(
+        "_send_kv_chunk",
+        "self.token_to_kv_pool_allocator.translate_swa_indices_for_transfer(",
+        "(",
+    ),
+    # The SWA slots of the window are free when the last part is handed over.
+    "window_is_free_when_it_is_handed_over": _edit(
+        "_send_kv_chunk",
+        "self.disagg_prefill_pending_chunk_rids.discard(req.rid)",
+        "self.disagg_prefill_pending_chunk_rids.discard(req.rid)\n"
+        "        if hasattr(self.token_to_kv_pool_allocator, 'free_swa'):\n"
+        "            row = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx]\n"
+        "            self.token_to_kv_pool_allocator.free_swa(row[req.kv.cache_protected_len:end_idx])",
+    ),
+    # The state of another row is sent.
+    "state_of_another_row": _edit(
+        "_send_kv_chunk",
+        "req.kv.req_pool_idx\n                    ]\n                )\n                .cpu()",
+        "req.kv.req_pool_idx - 1\n                    ]\n                )\n                .cpu()",
+    ),
+    # The state is free when the last part is handed over.
+    "state_is_free_when_it_is_handed_over": _edit(
+        "_send_kv_chunk",
+        "self.disagg_prefill_pending_chunk_rids.discard(req.rid)",
+        "self.disagg_prefill_pending_chunk_rids.discard(req.rid)\n"
+        "        if req.kv.holds_mamba:\n"
+        "            self.req_to_token_pool.free_mamba_cache(req)",
+    ),
 }
 HARMLESS = {
     # Where steps overlap, a part is handed over while the step that computes it is in flight. In 0.5.23 nothing comes
@@ -114,6 +155,12 @@ HARMLESS = {
     # No cached prefix is sent before the rest is computed.
     "no_early_prefix": _edit(
         "maybe_send_cached_prefix_chunk", "if req.pending_bootstrap or not allow_send:", "if True:"
+    ),
+    # The window begins with a whole page, said otherwise.
+    "window_begins_with_a_page": _edit(
+        "_send_kv_chunk",
+        "window_start = (window_start // page_size) * page_size",
+        "window_start -= window_start % page_size",
     ),
     # All of a prompt is sent with its last part.
     "sent_at_once": _edit(

@@ -9,18 +9,22 @@ from typing import Any
 import pytest
 
 from conformance.driver.lockstep import Finding
-from conformance.driver.shadow import FULL, Shadow
-from conformance.stems.server.protocol import SendStep, Sent, ServerPass
+from conformance.driver.shadow import FULL, STATES, SWA, Shadow
+from conformance.stems.server.protocol import SendStep, Sent
 from conformance.stems.server.sendings import GIVES_BACK, SENDS_OWN, Sendings
 
 TEXT = [5, 6, 7]
 FIRST = 42  # the first token of the answer
+Shape = dict[str, object]
+FULL_ALONE: Shape = {"components": ["full"]}
 SLOTS = ((0, 11), (1, 12), (2, 13))
 
 
 @dataclass
 class Served:
-    """A run of a server with one request of three tokens, which are in the slots from 11 on."""
+    """A run of a server with one request of three tokens, which are in the slots from 11 on; in the pools for windows
+    and for states in those from 21 and from 31 on. ``shape``: of its memory.
+    """
 
     kept: int = 0
     shadow: Shadow = field(default_factory=Shadow)
@@ -30,11 +34,14 @@ class Served:
     lacks: Collection[str] = ()
     here: set[int] = field(default_factory=lambda: {0})
     coming: set[int] = field(default_factory=set)
+    shape: Shape = field(default_factory=lambda: FULL_ALONE)
 
     def __post_init__(self) -> None:
         self.engine: Any = self
         self.shadow.write(FULL, (11, 12, 13), self.shadow.texts.prefixes(TEXT), "request 0")
         self.shadow.write(FULL, (14,), self.shadow.texts.prefixes([8]), "request 1")
+        self.shadow.write(SWA, (21, 22, 23), self.shadow.texts.prefixes(TEXT), "request 0")
+        self.shadow.write(STATES, (31, 32, 33), self.shadow.texts.prefixes(TEXT), "request 0")
 
     def kept_buffers(self) -> int:
         return self.kept
@@ -43,9 +50,12 @@ class Served:
         return ["asks"]
 
 
-def judged(*sent: Sent, step: SendStep = "reads", launched: Sequence[ServerPass] = ()) -> str:
-    """What is wrong with what a decode server has got; empty if nothing is."""
-    run = Served(batches=1)
+Written = Sequence[tuple[int, Sequence[tuple[str, int]]]]
+
+
+def judged(*sent: Sent, step: SendStep = "reads", launched: Written = (), shape: Shape | None = None) -> str:
+    """What is wrong with what a decode server has got; empty if nothing is. ``shape``: of the server's memory."""
+    run = Served(batches=1, shape=shape or FULL_ALONE)
     sendings = Sendings(run, lambda _position, _fork: FIRST)
     sendings.does(0, "asks", Sent(0, ()))
     if launched:
@@ -94,7 +104,7 @@ def test_the_first_token_comes_from_the_buffer_of_its_request() -> None:
 
 
 def test_a_step_in_flight_has_not_written() -> None:
-    step = [ServerPass(0, 1, 2, 3, (7,), (13,))]
+    step = [(0, [(FULL, 13)])]
     assert "slot 13, which a step in flight still writes for request 0" in judged(ALL, TOLD, launched=step)
     assert judged(ALL._replace(done=1), TOLD, launched=step) == "", "the server has waited for the step"
 
@@ -123,3 +133,32 @@ def test_a_decode_server_that_took_its_word_back_too_early_counts_as_one_that_di
         sendings.does(0, step, Sent(0, ()))
     run.here = {0}
     assert sendings.unheard_of() == (set() if has_it else {0})
+
+
+WINDOW: Shape = {"components": ["full", "swa"], "window": 2}
+IN_WINDOW = ((1, 22), (2, 23))
+
+
+def test_a_decode_server_needs_the_window_before_the_end_of_a_prompt() -> None:
+    there = ALL._replace(swa_slots=IN_WINDOW)
+    assert judged(there, TOLD, shape=WINDOW) == ""
+    assert judged(ALL, TOLD) == "", "a model without sliding window layers"
+    assert "token 1 in the SWA pool was not sent" in judged(ALL, TOLD, shape=WINDOW)
+    assert "token 1 in the SWA pool was not sent" in judged(there._replace(swa_slots=((2, 23),)), TOLD, shape=WINDOW)
+    moved = there._replace(swa_slots=((1, 21), (2, 23)))
+    assert "was read from SWA slot 21, which has a token of request 0" in judged(moved, TOLD, shape=WINDOW)
+    step = [(0, [(FULL, 99), (SWA, 23)])]
+    assert "SWA slot 23, which a step in flight still writes" in judged(there, TOLD, launched=step, shape=WINDOW)
+
+
+def test_a_decode_server_that_has_a_part_needs_the_window_behind_it_alone() -> None:
+    rest = Sent(2, ((2, 13),), swa_slots=((2, 23),))
+    assert judged(rest, TOLD._replace(start=2), shape=WINDOW) == ""
+
+
+def test_a_decode_server_needs_the_state_after_a_prompt() -> None:
+    states: Shape = {"components": ["full", "mamba"], "size_mamba": 3}
+    assert judged(ALL._replace(state=33), TOLD, shape=states) == ""
+    assert "the state after token 2 was not sent" in judged(ALL, TOLD, shape=states)
+    assert "was read from state slot 32, which has a state of" in judged(ALL._replace(state=32), TOLD, shape=states)
+    assert "state slot 9, which nobody has written" in judged(ALL._replace(state=9), TOLD, shape=states)

@@ -87,7 +87,11 @@ RECEIVES = (
 )
 DECODE_SERVER = "decode server"
 # A prefill server: its prompts go to decode servers.
-SENDING = (LaunchChoice("prefill", ("--disaggregation-mode", "prefill"), model="full"),)
+WITH_STATES = "prefill with states"
+SENDING = tuple(
+    LaunchChoice(name, ("--disaggregation-mode", "prefill"), model=model)
+    for name, model in (("prefill", "full"), ("prefill with windows", "windowed"), (WITH_STATES, "recurrent"))
+)
 HOPES = "--optimistic-prefill-attempts"
 SENDS = (
     LaunchChoice("computes when it is asked"),
@@ -193,8 +197,13 @@ LAUNCHES = Launches(
             *(pair(MODEL, "sliding", SESSIONS, _sessions(count).name) for count in (1, 2)),
             # Without buffers in which states are tracked, a model with recurrent layers has one token a page, and a
             # step begins when the one before it has ended.
-            *(pair(MODEL, "recurrent", "size", _size(*size).name) for size in SIZES if size[0] > 1),
-            pair(MODEL, "recurrent", "overlap", "on"),
+            *(
+                pair(MODEL, name, "size", _size(*size).name)
+                for name in ("recurrent", WITH_STATES)
+                for size in SIZES
+                if size[0] > 1
+            ),
+            *(pair(MODEL, name, "overlap", "on") for name in ("recurrent", WITH_STATES)),
             # A second track that comes and goes needs track buffers of two slots, which overlapping steps have.
             *(pair(MODEL, name, "lazy tracks", "lazy tracks") for name in OTHERS),
             pair("overlap", "off", "lazy tracks", "lazy tracks"),

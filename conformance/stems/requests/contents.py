@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from conformance.driver.forward import Pools, reads, write
-from conformance.driver.shadow import EMPTY, FULL, STATES, Shadow
+from conformance.driver.shadow import EMPTY, FULL, STATES, SWA, Shadow
 from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot, SlotNames
 from conformance.stems.requests.request import RunRequest
 from conformance.stems.session_trim.protocol import RowSnapshot, SessionTrimSnapshot
@@ -109,6 +109,12 @@ class RequestPasses:
             shadow.note(reads(shadow, who, prefixes, slots, now, pools, upto))
             self._advance(request, prefixes, now, upto)
             self.computed[request] = upto
+
+    def writes(self, request: int, slots: Sequence[int]) -> list[tuple[str, int]]:
+        """The pools and slots that a pass writes which computes a request's tokens into these full slots."""
+        pools, state = self._pools(), self._state(request, OWN)
+        swa = pools.swa(slots) if pools.mapping is not None else ()
+        return [*((FULL, at) for at in slots), *((SWA, at) for at in swa), *([(STATES, state)] if state else [])]
 
     def transferred(self, request: int, known: RunRequest, upto: int) -> None:
         """What a request has behind its cached prefix is computed elsewhere and sent here. It has SWA slots only where

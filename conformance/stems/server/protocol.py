@@ -68,10 +68,12 @@ class Sent(NamedTuple):
     """What a decode server has got by one step of a prefill server's transfer.
 
     ``start``: so many tokens of the prompt the decode server has already. ``slots``: pairs of the place of a token in
-    the prompt and the slot that was read for it, up to whole pages. ``buffer``: the buffer that was read for the first
-    token of the answer, ``None`` where none was; ``first`` is that token, and ``request`` the one of which the buffer
-    says that it is. ``told``: the decode server has heard that all is there, or that the transfer has failed; ``None``
-    where it has heard nothing, or waits no longer. ``done``: for so many of its steps the prefill server had waited.
+    the prompt and the slot that was read for it, up to whole pages; ``swa_slots``: likewise of the pool for layers with
+    sliding window attention. ``state``: the state slot that was read, 0 where none was. ``buffer``: the buffer that was
+    read for the first token of the answer, ``None`` where none was; ``first`` is that token, and ``request`` the one of
+    which the buffer says that it is. ``told``: the decode server has heard that all is there, or that the transfer has
+    failed; ``None`` where it has heard nothing, or waits no longer. ``done``: for so many of its steps the prefill
+    server had waited.
     """
 
     start: int
@@ -81,6 +83,8 @@ class Sent(NamedTuple):
     request: int = 0
     told: bool | None = None
     done: int = 0
+    swa_slots: Sequence[tuple[int, int]] = ()
+    state: int = 0
 
 
 class RowCopy(NamedTuple):

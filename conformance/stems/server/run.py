@@ -244,7 +244,7 @@ class ServerRun(ServedClients):
     def _passed(self, event: ServerEvent) -> None:
         """A forward pass was launched."""
         self.batches += 1
-        self.sendings.launched(event.passes)
+        self.sendings.launched((one.request, self.calls.passes.writes(one.request, one.slots)) for one in event.passes)
         done = []
         for one in event.passes:
             known = self.calls.requests[one.request]

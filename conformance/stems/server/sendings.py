@@ -8,7 +8,7 @@ fails, or for one that the decode server does not want any more.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -16,12 +16,15 @@ from typing import Any, Protocol
 from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding
 from conformance.driver.operations import operation
 from conformance.driver.protocol import Misuse
-from conformance.driver.shadow import FULL, Shadow
-from conformance.stems.server.protocol import SENDS, SendStep, Sent, ServerPass, TransferStep
+from conformance.driver.shadow import FULL, STATES, SWA, Shadow
+from conformance.stems.configs import is_windowed
+from conformance.stems.server.protocol import SENDS, SendStep, Sent, TransferStep
 
 SENDS_OWN = "decode_server_gets_own_content"
 SENDS_OWN_SENTENCE = (
-    "What a decode server has when it is told that all of a prompt is there was computed for the tokens of this prompt."
+    "What a decode server has when it is told that all of a prompt is there was computed for the tokens of it: "
+    "the KV cache of each token, that of sliding window layers in the window before its end, and the recurrent state "
+    "after it."
 )
 GIVES_BACK = "metadata_buffers_come_back"
 GIVES_BACK_SENTENCE = "When a prefill server has no requests, all of its buffers for first tokens are free, once each."
@@ -42,15 +45,22 @@ class Sending(Protocol):
     coming: set[int]
 
 
+Place = tuple[
+    str, int
+]  # a pool, and the place of a token in the prompt; in the pool of states, the last one of a state
+NAMES = {FULL: ("token {}", "slot {}", "a token"), SWA: ("token {} in the SWA pool", "SWA slot {}", "a token")}
+NAMES[STATES] = ("the state after token {}", "state slot {}", "a state")
+
+
 @dataclass
 class SentPrompt:
-    """What a decode server gets. ``prefixes``: the numbers of the prefixes of the prompt. ``wrong``: of each token that
+    """What a decode server gets. ``prefixes``: the numbers of the prefixes of the prompt. ``wrong``: of each place that
     was sent, what is wrong with it, ``""`` where nothing is. ``first``: likewise of the first token of the answer;
     ``None`` where none was sent.
     """
 
     prefixes: list[int]
-    wrong: dict[int, str] = field(default_factory=dict)
+    wrong: dict[Place, str] = field(default_factory=dict)
     first: str | None = None
 
 
@@ -63,14 +73,16 @@ class Sendings:
         self.asked: set[int] = set()  # all for which a decode server has ever asked
         self.early: set[int] = set()  # those that it did not want any more before the server had them
         self.hurried: set[int] = set()  # those whose parts are read as soon as they are handed over
-        self._writing: deque[tuple[int, dict[int, int]]] = deque()  # of steps in flight: their numbers and slots
+        # Of each step in flight its number, and by pool and slot the request for which it writes.
+        self._writing: deque[tuple[int, dict[tuple[str, int], int]]] = deque()
 
-    def launched(self, passes: Sequence[ServerPass]) -> None:
-        """A step was launched. Of a server that sends nothing, nobody asks which steps write."""
+    def launched(self, written: Iterable[tuple[int, Iterable[tuple[str, int]]]]) -> None:
+        """A step was launched. ``written``: of each request in it the pools and slots that it writes. Of a server that
+        sends nothing, nobody asks which steps write.
+        """
         if SENDS in self._run.lacks:
             return
-        slots = {slot: one.request for one in passes for slot in one.slots}
-        self._writing.append((self._run.batches, slots))
+        self._writing.append((self._run.batches, {slot: request for request, slots in written for slot in slots}))
 
     def waited(self, done: int) -> None:
         """The server has waited for so many of its steps."""
@@ -132,9 +144,12 @@ class Sendings:
             return
         self.waited(sent.done)
         prompt = self.open[request]
-        for place, slot in sent.slots:
-            if place < len(prompt.prefixes):
-                prompt.wrong[place] = self._wrong(prompt.prefixes, place, slot)
+        last = len(prompt.prefixes) - 1
+        states = [(last, sent.state)] if sent.state else []
+        for pool, slots in ((FULL, sent.slots), (SWA, sent.swa_slots), (STATES, states)):
+            for place, slot in slots:
+                if place <= last:
+                    prompt.wrong[pool, place] = self._wrong(prompt.prefixes[place], pool, slot)
         if sent.buffer is not None:
             prompt.first = self._wrong_first(request, sent)
         if sent.told is not None:
@@ -142,15 +157,16 @@ class Sendings:
         if sent.told:
             self._judge(request, prompt, sent.start)
 
-    def _wrong(self, prefixes: list[int], place: int, slot: int) -> str:
-        """What is wrong with the content of a slot that is read for this token."""
-        writes = next((slots[slot] for _, slots in self._writing if slot in slots), None)
+    def _wrong(self, prefix: int, pool: str, slot: int) -> str:
+        """What is wrong with the content of a slot that is read for a prefix."""
+        _, name, content = NAMES[pool]
+        writes = next((slots[pool, slot] for _, slots in self._writing if (pool, slot) in slots), None)
         if writes is not None:
-            return f"slot {slot}, which a step in flight still writes for request {writes}"
-        held = self._run.shadow.holds(FULL, slot)
+            return f"{name.format(slot)}, which a step in flight still writes for request {writes}"
+        held = self._run.shadow.holds(pool, slot)
         if held is None:
-            return f"slot {slot}, which nobody has written"
-        return "" if held.prefix == prefixes[place] else f"slot {slot}, which has a token of {held.writer}"
+            return f"{name.format(slot)}, which nobody has written"
+        return "" if held.prefix == prefix else f"{name.format(slot)}, which has {content} of {held.writer}"
 
     def _wrong_first(self, request: int, sent: Sent) -> str:
         expected = self._sampled(len(self._run.sent[request]), self._run.forks[request])
@@ -158,11 +174,18 @@ class Sendings:
             return f"buffer {sent.buffer}, which is that of request {sent.request}"
         return "" if sent.first == expected else f"buffer {sent.buffer} with token {sent.first} in place of {expected}"
 
+    def _needed(self, start: int, length: int) -> list[Place]:
+        """What a decode server needs of a prompt of which it has ``start`` tokens."""
+        shape = self._run.engine.shape
+        windowed = range(max(start, length - int(shape["window"])), length) if is_windowed(shape) else ()
+        states = [(STATES, length - 1)] if "size_mamba" in shape else []
+        return [*((FULL, at) for at in range(start, length)), *((SWA, at) for at in windowed), *states]
+
     def _judge(self, request: int, prompt: SentPrompt, start: int) -> None:
         told = [
-            f"token {place} was read from {wrong}" if wrong else f"token {place} was not sent"
-            for place in range(start, len(prompt.prefixes))
-            if (wrong := prompt.wrong.get(place)) != ""
+            f"{NAMES[pool][0].format(place)} was {f'read from {wrong}' if wrong else 'not sent'}"
+            for pool, place in self._needed(start, len(prompt.prefixes))
+            if (wrong := prompt.wrong.get((pool, place))) != ""
         ]
         if prompt.first != "":
             told.append(f"the first token of the answer was {'not sent' if prompt.first is None else 'read from '}")

@@ -25,7 +25,7 @@ class PrefillSide:
     def __init__(self, scheduler: Any, decode: DecodeServers) -> None:
         self._scheduler, self.decode = scheduler, decode
         self._asked = scheduler.disagg_prefill_bootstrap_queue
-        decode.kv = self._asked.kv_manager
+        decode.kv, decode.window = self._asked.kv_manager, int(scheduler.sliding_window_size or 0)
 
     def without_row(self) -> list[Any]:
         """The requests that have no row, in the order in which they are served."""

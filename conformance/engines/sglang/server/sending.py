@@ -3,8 +3,9 @@
 The prefill server's manager, senders and transfer worker are the release's own, those of ``mooncake``, with their
 messages. What a decode server does, and how far the worker goes, the run says (``DecodeServers.does``). The worker
 stops before it takes a chunk, and before each call that reads memory, so anything may come between a chunk that was
-handed over, the look at its status, and the read. Easier: a read of one chunk is done at one moment, and each
-transfer has one decode process.
+handed over, the look at its status, and the read. With the last chunk the window before the end of the prompt is sent
+in models with sliding window layers, and the recurrent state in models that have one. Easier: a read of one chunk is
+done at one moment, and each transfer has one decode process.
 
 A transfer that fails ends the decode server: the next room is asked for by another one.
 """
@@ -22,13 +23,24 @@ import numpy
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.server.network import HttpAnswer, Inbox
-from conformance.engines.sglang.server.receiving import ABORTS, ACKNOWLEDGES, CONNECTIONS, FAILED, SUCCESS
+from conformance.engines.sglang.server.receiving import (
+    ABORTS,
+    ACKNOWLEDGES,
+    CONNECTIONS,
+    FAILED,
+    RECURRENT,
+    SUCCESS,
+    WINDOW,
+)
 from conformance.engines.sglang.server.storing import StoppingThread, this_worker
 from conformance.stems.server.protocol import SendStep, Sent
 
 ADDRESS, FIRST_PORT = "127.0.0.3", 7100
 SHIFT = 40  # each buffer of a decode server begins at a multiple of 2 to this power
-AUXILIARY = 1_000_000  # the first of the buffers for first tokens; those of the full pool come from 1 on
+# The first of the buffers for first tokens, and of those for the states of each kind; those of the full pool come from
+# 1 on.
+AUXILIARY, STATES, MOST = 1_000_000, 2_000_000, 1_000
+PAGES_OF_TOKENS = ""  # the kind of what is in the full pool
 PAGES = 1 << 10  # so many pages of the decode server are for one room
 ASKS: tuple[SendStep, ...] = ("asks", "asks_rest")
 
@@ -47,12 +59,12 @@ class SendRoom:
 
 @dataclass
 class Arrived:
-    """What a decode server has got since the last look. ``pages``: by buffer, pairs of its page and the page that was
-    read. ``told``: what it was told at last.
+    """What a decode server has got since the last look. ``pages``: by kind and buffer, pairs of the decode server's
+    page, or state slot, and the one that was read. ``told``: what it was told at last.
     """
 
     room: int = 0
-    pages: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    pages: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
     buffer: int | None = None
     told: bool | None = None
 
@@ -77,10 +89,13 @@ class ChunkQueue:
 
 
 class DecodeServers:
-    """The decode servers of one prefill server. ``inbox``: where the prefill server listens."""
+    """The decode servers of one prefill server. ``inbox``: where the prefill server listens. ``kv``: its manager;
+    ``window``: how many tokens its sliding window layers read before a token, 0 where it has none.
+    """
 
     def __init__(self, imported: Imported, inbox: Inbox) -> None:
         self.inbox = inbox
+        self.window = 0
         self._connections = imported.module(CONNECTIONS)
         self._rooms: dict[int, SendRoom] = {}
         self._registered = False
@@ -144,18 +159,34 @@ class DecodeServers:
         """It says where the prompt is to be written; with ``rest``, what comes behind pages that it has. The release's
         own receiver writes its messages.
         """
-        page, args = int(self.kv.kv_args.page_size), self.kv.kv_args
-        if args.state_types:
-            raise EngineError(f"states of the kinds {args.state_types} are sent, which nobody follows")
+        page = int(self.kv.kv_args.page_size)
         room.asked = True
         room.start = (room.length - 1) // page // 2 * page if rest else 0
-        first, count = number * PAGES + room.start // page, -(-room.length // page) - room.start // page
         receiver = self._receiver(number)
         if not self._registered:
             self._registered = True
             receiver._register_kv_args()
-        indices = numpy.arange(first, first + count, dtype=numpy.int32)
-        receiver.send_metadata(indices, aux_index=number, state_indices=[], decode_prefix_len=room.start)
+        places = {
+            PAGES_OF_TOKENS: self._places(number, room, room.start),
+            WINDOW: self._places(number, room, max(room.start, room.length - self.window)),
+            RECURRENT: numpy.array([number], dtype=numpy.int32),
+        }
+        states = [places[kind] for kind in self._kinds()]
+        receiver.send_metadata(
+            places[PAGES_OF_TOKENS], aux_index=number, state_indices=states, decode_prefix_len=room.start
+        )
+
+    def _places(self, number: int, room: SendRoom, start: int) -> Any:
+        """The pages of the decode server for what a prompt has from the page of the token ``start`` on."""
+        page = int(self.kv.kv_args.page_size)
+        return numpy.arange(number * PAGES + start // page, number * PAGES + -(-room.length // page), dtype=numpy.int32)
+
+    def _kinds(self) -> list[str]:
+        """The kinds of the states that are sent."""
+        kinds = [str(kind.value) for kind in self.kv.kv_args.state_types]
+        if strange := {*kinds} - {WINDOW, RECURRENT}:
+            raise EngineError(f"states of the kinds {sorted(strange)} are sent, which nobody follows")
+        return kinds
 
     def _receiver(self, number: int) -> Any:
         """A receiver of the release, of a decode server that is like the prefill server."""
@@ -179,6 +210,10 @@ class DecodeServers:
         like = SimpleNamespace(**vars(args))
         like.kv_data_ptrs = [(1 + at) << SHIFT for at in range(len(args.kv_data_ptrs))]
         like.aux_data_ptrs = [(AUXILIARY + at) << SHIFT for at in range(len(args.aux_data_ptrs))]
+        like.state_data_ptrs = [
+            [(STATES + MOST * kind + at) << SHIFT for at in range(len(buffers))]
+            for kind, buffers in enumerate(args.state_data_ptrs)
+        ]
         found = base.__new__(base)
         found.kv_args, found.local_ip, found.rank_port = like, ADDRESS, self._port
         session = f"{ADDRESS}:{self._port}"
@@ -198,12 +233,16 @@ class DecodeServers:
         args = self.kv.kv_args
         for source, target, length in zip(sources, targets, lengths, strict=True):
             buffer, offset = target >> SHIFT, target & ((1 << SHIFT) - 1)
-            if buffer >= AUXILIARY:
+            if AUXILIARY <= buffer < STATES:
                 if buffer == AUXILIARY:
                     self._arrived.buffer = (source - args.aux_data_ptrs[0]) // args.aux_item_lens[0]
                 continue
-            base, size = args.kv_data_ptrs[buffer - 1], args.kv_item_lens[buffer - 1]
-            pairs = self._arrived.pages.setdefault(buffer, [])
+            if buffer >= STATES:
+                kind, at = divmod(buffer - STATES, MOST)
+                base, size, name = args.state_data_ptrs[kind][at], args.state_item_lens[kind][at], self._kinds()[kind]
+            else:
+                base, size, name = args.kv_data_ptrs[buffer - 1], args.kv_item_lens[buffer - 1], PAGES_OF_TOKENS
+            pairs = self._arrived.pages.setdefault((name, buffer), [])
             pairs += [((offset + at) // size, (source - base + at) // size) for at in range(0, length, size)]
 
     def hears(self, frames: list[bytes]) -> None:
@@ -220,20 +259,31 @@ class DecodeServers:
 
     def got(self, number: int) -> Sent:
         """What a decode server has got of a room by the last step."""
-        found, room, page = self._arrived, self._rooms[number], int(self.kv.kv_args.page_size)
-        layers = [*found.pages.values()]
-        if any(pages != layers[0] for pages in layers):
-            raise EngineError("the layers of a chunk are sent to different places, which nobody follows")
+        found, states = self._arrived, self._layers(RECURRENT)
         return Sent(
-            start=room.start,
-            slots=[
-                ((to - number * PAGES) * page + at, source * page + at)
-                for to, source in (layers[0] if layers else [])
-                for at in range(page)
-            ],
+            start=self._rooms[number].start,
+            slots=self._slots(number, PAGES_OF_TOKENS),
+            swa_slots=self._slots(number, WINDOW),
+            state=states[0][1] if states else 0,
             buffer=found.buffer,
             told=found.told,
         )
+
+    def _slots(self, number: int, kind: str) -> list[tuple[int, int]]:
+        """Pairs of the place of a token in the prompt and the slot that was read for it."""
+        page = int(self.kv.kv_args.page_size)
+        return [
+            ((to - number * PAGES) * page + at, source * page + at)
+            for to, source in self._layers(kind)
+            for at in range(page)
+        ]
+
+    def _layers(self, kind: str) -> list[tuple[int, int]]:
+        """What has arrived of this kind, in each of its layers."""
+        layers = [pages for (name, _), pages in self._arrived.pages.items() if name == kind]
+        if any(pages != layers[0] for pages in layers):
+            raise EngineError("the layers of a chunk are sent to different places, which nobody follows")
+        return layers[0] if layers else []
 
     def put(self, url: str, body: Any) -> HttpAnswer:
         """``PUT``: the prefill server says where it listens."""

@@ -123,6 +123,12 @@ class ModelFiles(SimpleNamespace):
         """The fields."""
         return dict(vars(self))
 
+    @property
+    def full_attention_layer_ids(self) -> list[int]:
+        """The layers with full attention of a model that has recurrent ones, too. Other models have no such field."""
+        recurrent = self.recurrent_layers
+        return [layer for layer in range(self.num_hidden_layers) if layer not in recurrent]
+
 
 class EmptyModel(torch.nn.Module):
     """A model without layers: nothing computes with it."""
@@ -223,11 +229,10 @@ def _states(place: Place) -> Callable[[Any], Any]:
         layers = model.hf_config.to_dict().get("recurrent_layers")
         if layers is None:
             return None
-        others = [layer for layer in range(model.hf_config.num_hidden_layers) if layer not in layers]
         sizes = dict.fromkeys(("intermediate_size", "n_groups", "num_heads", "head_dim", "state_size"), 1)
         shape = kinds.Mamba2StateShape.create(tp_world_size=1, conv_kernel=2, **sizes)
         params = kinds.Mamba2CacheParams(shape=shape, layers=layers)
-        return StandIn(full_attention_layer_ids=others, mamba2_cache_params=params)
+        return StandIn(full_attention_layer_ids=model.hf_config.full_attention_layer_ids, mamba2_cache_params=params)
 
     return states
 
