@@ -1,0 +1,131 @@
+"""Edits of what vLLM makes of the answers of several workers, each as a real bug would be made, and harmless ones.
+
+Two workers copy their parts of a block apart. The connectors to host memory count the answers of all workers for each
+copy, and ``KVOutputAggregator`` of the executor those for each request into whose blocks something was copied.
+
+``main(RELEASE, [NAME])`` prints for an edit, as JSON, the law that drawn runs of ``block_cache`` with two
+workers find broken, or null. Only what is known of the release is left out of the runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import host_memory_edits
+from host_memory_edits import CONNECTOR, Edit
+from hypothesis import strategies as st
+
+from conformance.stems.block_cache import rules
+
+SIMPLE = "vllm.v1.simple_kv_offload.manager"
+TOLD = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.common"
+UTILS = "vllm.distributed.kv_transfer.kv_connector.utils"
+
+
+def _connector(method: str, old: str, new: str) -> Edit:
+    return Edit(CONNECTOR, f"OffloadingConnectorScheduler.{method}", old, new)
+
+
+def _simple(method: str, old: str, new: str) -> Edit:
+    return Edit(SIMPLE, f"SimpleCPUOffloadScheduler.{method}", old, new)
+
+
+def _counted(old: str, new: str) -> Edit:
+    return Edit(UTILS, "KVOutputAggregator.aggregate", old, new)
+
+
+OF_A_JOB = "job_status = self._jobs[job_id]\n        job_status.pending_count -= count\n"
+OF_A_LATE_JOB = "job_status = self._jobs.get(job_id)\n        if job_status is None:\n            continue\n"
+OF_A_REQUEST = (
+    "if remaining_count_dict[req_id] == 0:\n"
+    "                finished_set.add(req_id)\n"
+    "                del remaining_count_dict[req_id]\n"
+)
+BUGS = {
+    # A copy counts as done after the first worker's answer, and later answers are not minded.
+    "first_answer_ends_a_copy": _connector(
+        "_update_connector_output", OF_A_JOB, f"{OF_A_LATE_JOB}        job_status.pending_count = 0\n"
+    ),
+    # What is left of one copy's count counts for the next: from the second copy on the first answer is enough.
+    "answers_are_counted_on": _connector(
+        "_update_connector_output",
+        OF_A_JOB,
+        f"{OF_A_LATE_JOB}"
+        "        self.answers = getattr(self, 'answers', 0) + count\n"
+        "        job_status.pending_count = max(0, self.config.num_workers - self.answers)\n",
+    ),
+    # Two answers that come with one step count as one, so that the copy never ends.
+    "answers_of_one_step_are_one": Edit(TOLD, "OffloadingWorkerMetadata.aggregate", "merged.get(job_id, 0) + v", "v"),
+    # After a reset the workers' answers that came before it are waited for once more.
+    "reset_forgets_answers": _connector(
+        "_reset_cache", "(job_id, job.pending_count) for", "(job_id, self.config.num_workers) for"
+    ),
+    # The same four with blocks in host memory.
+    "first_answer_ends_a_store": _simple(
+        "update_connector_output", "if total >= self._expected_worker_count:", "if True:"
+    ),
+    "answers_for_stores_are_counted_on": _simple(
+        "update_connector_output",
+        "total = self._store_event_pending_counts.get(event_idx, 0) + count",
+        "total = self._all = getattr(self, '_all', 0) + count",
+    ),
+    "answers_for_stores_of_one_step_are_one": Edit(
+        "vllm.v1.simple_kv_offload.metadata", "SimpleCPUOffloadWorkerMetadata.aggregate", "merged.get(k, 0) + v", "v"
+    ),
+    "reset_forgets_answers_for_stores": _simple(
+        "reset", "if event_idx in self._abandoned_store_event_to_blocks\n", "if False\n"
+    ),
+    # A request has its blocks after the first worker's answer.
+    "first_answer_ends_a_load": _counted(
+        OF_A_REQUEST,
+        "if remaining_count_dict[req_id] == self._expected_finished_count - 1:\n"
+        "                finished_set.add(req_id)\n"
+        "            if remaining_count_dict[req_id] == 0:\n"
+        "                del remaining_count_dict[req_id]\n",
+    ),
+    # The count of a request is not reset: its next load is done after the first answer, or never.
+    "next_load_ends_early": _counted("del remaining_count_dict[req_id]", "remaining_count_dict[req_id] = 1"),
+    "next_load_never_ends": _counted("del remaining_count_dict[req_id]", "pass"),
+    # What only one worker could not load is not said.
+    "only_the_last_loss_counts": _counted(
+        "invalid_block_ids |= kv_output.invalid_block_ids", "invalid_block_ids = kv_output.invalid_block_ids"
+    ),
+    # A failure is said to the scheduler before the request is received, and then forgotten.
+    "failure_is_told_too_early": _counted(
+        "failed_recving = self._failed_recving_pending & finished_recving\n"
+        "    self._failed_recving_pending -= failed_recving\n",
+        "failed_recving, self._failed_recving_pending = self._failed_recving_pending, set()\n",
+    ),
+}
+HARMLESS = {
+    # The count of a copy that is done is kept: the number of a copy comes once.
+    "keeps_a_count": _simple(
+        "update_connector_output", "self._store_event_pending_counts.pop(event_idx, None)", "pass"
+    ),
+    # A set without elements is told in place of nothing.
+    "tells_an_empty_set": _counted("finished_sending or None", "finished_sending"),
+    # The answers of one step are added in the other order.
+    "aggregates_the_other_way": Edit(
+        TOLD, "OffloadingWorkerMetadata.aggregate", "merged.get(job_id, 0) + v", "v + merged.get(job_id, 0)"
+    ),
+}
+WITH_SERVERS = ("only_the_last_loss_counts", "failure_is_told_too_early")
+TWO = {"transfers": st.just(True), "workers": st.just(2)}
+
+
+def drawn(name: str) -> Mapping[str, st.SearchStrategy[object]]:
+    """What runs draw for an edit, in place of what they draw else."""
+    if name in WITH_SERVERS:
+        return {**TWO, "host": st.none()}
+    return {**TWO, "host": st.sampled_from(rules.HOST_POOLS if "store" in name else (*rules.HOSTS, *rules.HOST_POOLS))}
+
+
+def main(release: str, names: list[str]) -> None:
+    """Prints what is found of an edit."""
+    (name,) = names
+    host_memory_edits.main(release, names, {**BUGS, **HARMLESS}, drawn(name))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
