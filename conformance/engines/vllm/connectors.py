@@ -102,8 +102,8 @@ class Connectors:
         said = transfers.by_worker()
         answers = [self._answer(said[min(rank, len(said) - 1)]) for rank in range(ranks)]
         loads = {request: self._loading.pop(request) for request in transfers.received}
-        for request, end in transfers.received.items() if self.stand_in is not None else ():
-            if end == loads[request].first:
+        for request, end in transfers.received.items():
+            if self.stand_in is not None and end == loads[request].first:
                 self.stand_in.failed(request)
         if self.host is not None:
             self.host.forgets([request for request, load in loads.items() if load.copies], transfers.stored)
