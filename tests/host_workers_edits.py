@@ -9,14 +9,19 @@ workers find broken, or null. Only what is known of the release is left out of t
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import host_memory_edits
-from host_memory_edits import CONNECTOR, Edit
+from host_memory_edits import CONNECTOR, Edit, made
 from hypothesis import strategies as st
 
+from conformance.driver.lockstep import Finding
+from conformance.engines import registry
 from conformance.stems.block_cache import rules
+from conformance.stems.stem_registry import start
 
 SIMPLE = "vllm.v1.simple_kv_offload.manager"
 TOLD = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.common"
@@ -91,6 +96,13 @@ BUGS = {
     "only_the_last_loss_counts": _counted(
         "invalid_block_ids |= kv_output.invalid_block_ids", "invalid_block_ids = kv_output.invalid_block_ids"
     ),
+    # What could not be loaded counts as computed.
+    "a_loss_is_not_minded": Edit(
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler._handle_invalid_blocks",
+        "should_fail = not self.recompute_kv_load_failures",
+        "return set()",
+    ),
     # A failure is said to the scheduler before the request is received, and then forgotten.
     "failure_is_told_too_early": _counted(
         "failed_recving = self._failed_recving_pending & finished_recving\n"
@@ -110,15 +122,134 @@ HARMLESS = {
         TOLD, "OffloadingWorkerMetadata.aggregate", "merged.get(job_id, 0) + v", "v + merged.get(job_id, 0)"
     ),
 }
-WITH_SERVERS = ("only_the_last_loss_counts", "failure_is_told_too_early")
+WITH_SERVERS = ("only_the_last_loss_counts", "a_loss_is_not_minded", "failure_is_told_too_early")
 TWO = {"transfers": st.just(True), "workers": st.just(2)}
+
+
+CONFIG = {
+    **{"block_size": 4, "blocks": 14, "layers": [{"kind": "full"}], "caching": True, "batch": 16, "requests": 3},
+    **{"drafts": 0, "eagle": False, "steps_in_flight": 1, "threshold": 0, "policy": "fcfs", "max_length": 40},
+    **{"events": False, "transfers": True, "reoffers": False, "failure": "recompute", "workers": 2},
+}
+PROMPT = list(range(1, 10))
+
+
+def _steps(lock: Any, count: int) -> None:
+    for _ in range(count):
+        lock.do(op="schedule")
+        for request in lock.run.exchange.incoming():
+            lock.do(op="arrive", request=request)
+        lock.do(op="complete")
+
+
+def _copies(lock: Any, worker: int | None = None) -> None:
+    """The copies to host memory are done on one worker, or on both."""
+    for job in lock.run.exchange.storing(worker):
+        lock.do(op="stored", job=job, **({} if worker is None else {"worker": worker}))
+
+
+def _asks_while_the_second_copies(lock: Any, before: int) -> None:
+    """So many prompts are copied by both workers, the next one by the first worker alone, and is then asked for again
+    while the device has forgotten it.
+    """
+    for request in range(1, before + 2):
+        lock.do(op="add", request=request, tokens=[100 * request + n for n in PROMPT], outputs=1)
+        _steps(lock, 2)
+        _copies(lock, None if request <= before else 0)
+        _steps(lock, 1)
+    lock.do(op="reset", preempt=False)
+    lock.do(op="add", request=before + 2, tokens=[100 * (before + 1) + n for n in PROMPT], outputs=1)
+    _steps(lock, 3)
+    _copies(lock)
+    _steps(lock, 4)
+
+
+def copied(lock: Any) -> None:
+    """A prompt that one of two workers has copied is asked for."""
+    _asks_while_the_second_copies(lock, 0)
+
+
+def copied_after_others(lock: Any) -> None:
+    """Copies before it were done on both."""
+    _asks_while_the_second_copies(lock, 2)
+
+
+def loaded(lock: Any) -> None:
+    """A load from another server is done on one of two workers, and the scheduler makes steps."""
+    lock.do(op="add", request=1, tokens=PROMPT, outputs=1, elsewhere=8)
+    lock.do(op="schedule")
+    lock.do(op="arrive", request=1, worker=1)
+    lock.do(op="complete")
+    for _ in range(2):
+        lock.do(op="schedule")
+        lock.do(op="complete")
+    lock.do(op="arrive", request=1, worker=0)
+    _steps(lock, 3)
+
+
+def lost_on_one(lock: Any) -> None:
+    """A load has failed on the worker that ends it first, and not on the other one."""
+    lock.do(op="add", request=1, tokens=PROMPT, outputs=1, elsewhere=8)
+    lock.do(op="schedule")
+    lock.do(op="arrive", request=1, worker=0, lost=1)
+    lock.do(op="complete")
+    lock.do(op="schedule")
+    lock.do(op="arrive", request=1, worker=1)
+    lock.do(op="complete")
+    _steps(lock, 3)
+
+
+def lost_in_one_step(lock: Any) -> None:
+    """Both workers end a load in one step, and it has failed on the first one alone."""
+    lock.do(op="add", request=1, tokens=PROMPT, outputs=1, elsewhere=8)
+    lock.do(op="schedule")
+    lock.do(op="arrive", request=1, worker=0, lost=1)
+    lock.do(op="arrive", request=1, worker=1)
+    lock.do(op="complete")
+    _steps(lock, 3)
+
+
+Scene = Callable[[Any], None]
+SCENES: Mapping[Scene, tuple[Mapping[str, Any], tuple[str, ...]]] = {
+    # Each with what it configures beside, and edits that it breaks.
+    copied: ({"host": rules.HOSTS[0]}, ("first_answer_ends_a_copy",)),
+    copied_after_others: ({"host": rules.HOSTS[0]}, ("first_answer_ends_a_copy", "answers_are_counted_on")),
+    loaded: ({}, ("first_answer_ends_a_load",)),
+    lost_on_one: ({}, ("a_loss_is_not_minded",)),
+    lost_in_one_step: ({}, ("only_the_last_loss_counts", "a_loss_is_not_minded")),
+}
+
+
+def law_of(make: Any, scene: Scene) -> str | None:
+    """The law that a scene finds broken; ``None``: none."""
+    more, _ = SCENES[scene]
+    try:
+        scene(start("block_cache", make, {**CONFIG, **more}))
+    except Finding as finding:
+        return finding.law
+    return None
+
+
+def scenes(release: str) -> None:
+    """Prints as JSON of each scene the law that it finds broken without an edit, and by edit with one."""
+    make = registry.load("vllm", release=release).makers["block_cache"]
+    found: dict[str, dict[str, str | None]] = {}
+    for scene, (_, names) in SCENES.items():
+        found[scene.__name__] = {"": law_of(make, scene)}
+        for name in names:
+            with made(BUGS[name]):
+                found[scene.__name__][name] = law_of(make, scene)
+    print(json.dumps(found))
 
 
 def drawn(name: str) -> Mapping[str, st.SearchStrategy[object]]:
     """What runs draw for an edit, in place of what they draw else."""
+    edit = {**BUGS, **HARMLESS}[name]
     if name in WITH_SERVERS:
         return {**TWO, "host": st.none()}
-    return {**TWO, "host": st.sampled_from(rules.HOST_POOLS if "store" in name else (*rules.HOSTS, *rules.HOST_POOLS))}
+    if edit.module == UTILS:
+        return {**TWO, "host": st.sampled_from((*rules.HOSTS, *rules.HOST_POOLS))}
+    return {**TWO, "host": st.sampled_from(rules.HOST_POOLS if "simple" in edit.module else rules.HOSTS)}
 
 
 def main(release: str, names: list[str]) -> None:
