@@ -209,36 +209,98 @@ def lost_in_one_step(lock: Any) -> None:
     _steps(lock, 3)
 
 
+def told_together(lock: Any) -> None:
+    """Both workers end their copies in one step, and then host memory must rest."""
+    lock.do(op="add", request=1, tokens=PROMPT, outputs=1)
+    _steps(lock, 2)
+    _copies(lock)
+    _steps(lock, 2)
+    lock.do(op="audit")
+
+
+def reset_between(lock: Any) -> None:
+    """Host memory is reset when one of two workers has told of a copy; the other one tells later."""
+    lock.do(op="add", request=1, tokens=PROMPT, outputs=1)
+    _steps(lock, 2)
+    _copies(lock, 0)
+    _steps(lock, 1)
+    lock.do(op="reset", preempt=False, host=True)
+    _steps(lock, 1)
+    _copies(lock)
+    _steps(lock, 2)
+    lock.do(op="audit")
+
+
+def loaded_again(lock: Any) -> None:
+    """A request is loaded from host memory, preempted, and loaded again: the second time one worker is late."""
+    lock.do(op="add", request=1, tokens=PROMPT, outputs=1)
+    _steps(lock, 2)
+    _copies(lock)
+    _steps(lock, 2)
+    lock.do(op="reset", preempt=False)
+    lock.do(op="add", request=2, tokens=PROMPT, outputs=8)
+    _steps(lock, 3)
+    lock.do(op="reset", preempt=True)
+    lock.do(op="schedule")
+    assert lock.run.exchange.incoming() == [2]
+    lock.do(op="arrive", request=2, worker=0)
+    lock.do(op="complete")
+    for _ in range(2):
+        lock.do(op="schedule")
+        lock.do(op="complete")
+    _steps(lock, 12)
+    assert not lock.run.waiting()
+
+
 Scene = Callable[[Any], None]
 SCENES: Mapping[Scene, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     # Each with what it configures beside, and edits that it breaks.
     copied: ({"host": rules.HOSTS[0]}, ("first_answer_ends_a_copy",)),
     copied_after_others: ({"host": rules.HOSTS[0]}, ("first_answer_ends_a_copy", "answers_are_counted_on")),
+    told_together: ({"host": rules.HOSTS[0]}, ("answers_of_one_step_are_one",)),
+    reset_between: ({"host": rules.HOSTS[0]}, ("reset_forgets_answers",)),
+    loaded_again: (
+        {"host": rules.HOSTS[0]},
+        ("next_load_ends_early", "next_load_never_ends", "first_answer_ends_a_load"),
+    ),
     loaded: ({}, ("first_answer_ends_a_load",)),
     lost_on_one: ({}, ("a_loss_is_not_minded",)),
     lost_in_one_step: ({}, ("only_the_last_loss_counts", "a_loss_is_not_minded")),
 }
 
 
-def law_of(make: Any, scene: Scene) -> str | None:
+# Of these scenes, with a pool of blocks as host memory, each edit that it breaks.
+OF_POOLS: Mapping[Scene, tuple[str, ...]] = {
+    copied: ("first_answer_ends_a_store",),
+    copied_after_others: ("first_answer_ends_a_store", "answers_for_stores_are_counted_on"),
+    told_together: ("answers_for_stores_of_one_step_are_one",),
+    reset_between: ("reset_forgets_answers_for_stores",),
+}
+
+
+def law_of(make: Any, scene: Scene, config: Mapping[str, Any]) -> str | None:
     """The law that a scene finds broken; ``None``: none."""
-    more, _ = SCENES[scene]
     try:
-        scene(start("block_cache", make, {**CONFIG, **more}))
+        scene(start("block_cache", make, {**CONFIG, **config}))
     except Finding as finding:
         return finding.law
     return None
 
 
 def scenes(release: str) -> None:
-    """Prints as JSON of each scene the law that it finds broken without an edit, and by edit with one."""
+    """Prints as JSON of each scene, and of each with a pool, the law that it finds broken: without an edit, by edit
+    that it must break, and by harmless edit.
+    """
     make = registry.load("vllm", release=release).makers["block_cache"]
+    played = [(scene.__name__, scene, *of) for scene, of in SCENES.items()]
+    pool = {"host": rules.HOST_POOLS[0]}
+    played += [(f"{scene.__name__}, a pool", scene, pool, names) for scene, names in OF_POOLS.items()]
     found: dict[str, dict[str, str | None]] = {}
-    for scene, (_, names) in SCENES.items():
-        found[scene.__name__] = {"": law_of(make, scene)}
-        for name in names:
-            with made(BUGS[name]):
-                found[scene.__name__][name] = law_of(make, scene)
+    for said, scene, config, names in played:
+        found[said] = {"": law_of(make, scene, config)}
+        for name in (*names, *HARMLESS):
+            with made({**BUGS, **HARMLESS}[name]):
+                found[said][name] = law_of(make, scene, config)
     print(json.dumps(found))
 
 
