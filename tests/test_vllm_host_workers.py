@@ -30,6 +30,19 @@ def found(name: str) -> str | None:
 
 
 @pytest.mark.engine
+def test_a_scene_breaks_with_its_bugs_and_with_nothing_else() -> None:
+    """Every bug has a scene. Neither the release nor a harmless edit breaks one."""
+    script = "import host_workers_edits\nhost_workers_edits.scenes(sys.argv[1])"
+    played: dict[str, dict[str, str | None]] = answer(RELEASES[-1], script)
+    broken = {(scene, name) for scene, laws in played.items() for name, law in laws.items() if law is not None}
+    wanted = {(scene, name) for scene, laws in played.items() for name in laws if name in BUGS}
+    assert broken == wanted
+    assert {name for _, name in broken} == set(BUGS)
+    assert played["copied"]["first_answer_ends_a_copy"] == "reads_own_content"
+    assert played["copied_after_others"]["answers_are_counted_on"] == "reads_own_content"
+
+
+@pytest.mark.engine
 @pytest.mark.soak
 @pytest.mark.parametrize("edit", BUGS if SOAK else QUICK)
 def test_a_bug_of_the_answers_of_workers_is_found(edit: str) -> None:

@@ -151,7 +151,7 @@ def _with_less(kind: Json) -> Iterator[Json]:
         yield plain
     if kind["steps_in_flight"] > 2:
         yield {**plain, "steps_in_flight": 2}
-    if "workers" in kind:
+    if kind.get("workers", 1) > 1:
         yield _without(plain, "workers")
 
 
@@ -232,8 +232,6 @@ class BlockCacheMachine(StemMachine):
             known = _without(known, *OF_TRANSFERS)
         if known["tuning"] is None:
             known.pop("tuning")
-        if known.get("workers") == 1:
-            known.pop("workers")
         if known.get("host") is None:
             known = _without(known, "host", "servers")
         else:
