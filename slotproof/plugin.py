@@ -33,6 +33,7 @@ from conformance.stems.block_cache.protocol import (
     RequestLoad,
     RequestPass,
     Transfers,
+    WorkerEnds,
 )
 from conformance.stems.block_pool.protocol import BlockPoolEngine, BlockPoolSnapshot, Name
 from conformance.stems.cache.protocol import CacheEngine, CacheSnapshot, LockHold
@@ -131,6 +132,7 @@ __all__ = [
     "TreePage",
     "TurnedAway",
     "Unsupported",
+    "WorkerEnds",
     "load",
 ]
 

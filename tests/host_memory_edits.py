@@ -41,6 +41,9 @@ KNOWN = (  # of 0.33.0
     BlockCacheExclusion.CHECKPOINTS_AFTER_PARTS,
     BlockCacheExclusion.IDLE_COPIES,
     BlockCacheExclusion.RESET_OF_STORES,
+    BlockCacheExclusion.WINDOW_BEFORE_LOADS,
+    BlockCacheExclusion.BOTH_WAYS,
+    BlockCacheExclusion.LARGE_STATES,
 )
 Drawn = Mapping[str, st.SearchStrategy[Any]]  # by choice of a configuration
 EXAMPLES, SEEDS = 150, (1, 2, 3)

@@ -16,7 +16,7 @@ from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.connectors import Connectors
-from conformance.stems.block_cache.protocol import RequestLoad, Transfers, exchanges, has_own_connector
+from conformance.stems.block_cache.protocol import RequestLoad, Transfers, WorkerEnds, exchanges, has_own_connector
 from conformance.traces.outcome import outcome
 
 NEWEST = RELEASES[-1]
@@ -56,13 +56,17 @@ class Half:
     def __init__(self, *loads: RequestLoad) -> None:
         self.loads = list(loads)
         self.told: list[tuple[Any, ...]] = []
+        self.forgotten: list[tuple[Any, ...]] = []
 
     def begun(self) -> dict[int, RequestLoad]:
         return {1: self.loads.pop()} if self.loads else {}
 
-    def done(self, *done: Any) -> str:
-        self.told.append(done)
+    def answer(self, *said: Any) -> str:
+        self.told.append(said)
         return "answer"
+
+    def forgets(self, *done: Any) -> None:
+        self.forgotten.append(done)
 
 
 SERVER, HOST = RequestLoad(0, 8, ((1, 2),), has=8), RequestLoad(0, 4, ((1,),), 7, ((3, 1),))
@@ -78,13 +82,25 @@ def test_only_a_load_from_host_memory_is_told_as_a_copy() -> None:
     servers, host = Half(SERVER), Half()
     connectors = both(servers, host)
     assert connectors.begun() == ({1: SERVER}, ())
-    done = connectors.done(Transfers({1: 0}, failed=(1,), stored=(5,)))
-    assert (done.failed, done.lost, done.told) == (["1"], [], (None, "answer"))
-    assert host.told == [([], (5,))]
+    (done,) = connectors.done(Transfers({1: 0}, failed=(1,), stored=(5,)), 1)
+    assert (done.received, done.failed, done.lost, done.told) == (["1"], ["1"], (), (None, "answer"))
+    assert host.told == host.forgotten == [([], (5,))]
     host.loads.append(HOST)
     connectors.begun()
-    connectors.done(Transfers({1: 4}))
-    assert host.told[1:] == [([1], ())]
+    connectors.done(Transfers({1: 4}), 1)
+    assert host.told[1:] == host.forgotten[1:] == [([1], ())]
+
+
+def test_each_rank_tells_of_a_copy_by_itself() -> None:
+    """A copy is forgotten once the last one has told. Ranks behind the last worker of a run tell what it tells."""
+    host = Half(HOST)
+    connectors = both(Half(), host)
+    connectors.begun()
+    first = connectors.done(Transfers({}, workers=(WorkerEnds({1: 4}), WorkerEnds({}, (), (5,)))), 3)
+    assert [one.received for one in first] == [["1"], [], []]
+    assert (host.told, host.forgotten) == ([([1], ()), ([], (5,)), ([], (5,))], [([], ())])
+    connectors.done(Transfers({1: 4}, workers=(WorkerEnds({}), WorkerEnds({1: 4}))), 2)
+    assert (host.told[3:], host.forgotten[1:]) == ([([], ()), ([1], ())], [([1], ())])
 
 
 def test_two_loads_of_one_request_are_told() -> None:

@@ -15,7 +15,7 @@ from conformance.driver.protocol import EngineError, Json
 from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.server_connector import ServerConnector
 from conformance.engines.vllm.transfers import AllGroups, StandInConnector, TransferParams
-from conformance.stems.block_cache.protocol import RequestLoad, Tables, Transfers
+from conformance.stems.block_cache.protocol import RequestLoad, Tables, Transfers, WorkerEnds
 
 MULTI = "distributed.kv_transfer.kv_connector.v1.multi_connector"
 OF_SERVERS, OF_HOST = "NixlConnector", "OffloadingConnector"  # names by which the maker of a connector is found
@@ -38,10 +38,12 @@ def both(imported: Any, config: Any, groups: Any, servers: Maker, host: Maker, a
 
 
 class WorkerAnswer(NamedTuple):
-    """Transfers that are done, as the workers tell a scheduler. ``failed``: requests; ``lost``: blocks that did not
-    come. ``told``: what the workers' half of a connector says beside.
+    """Transfers that are done on one worker, as it tells. ``received``, ``sent``: requests. ``failed``: requests of
+    those received; ``lost``: blocks that did not come. ``told``: what its half of a connector says beside.
     """
 
+    received: Sequence[str]
+    sent: Sequence[str]
     failed: Sequence[str]
     lost: Sequence[int]
     told: Any
@@ -93,29 +95,43 @@ class Connectors:
             return self.servers.ended(), self.servers.read()
         return ({} if self.stand_in is None else self.stand_in.ended()), {}
 
-    def done(self, transfers: Transfers) -> WorkerAnswer:
-        """What the workers tell the scheduler of transfers that are done."""
+    def done(self, transfers: Transfers, ranks: int) -> list[WorkerAnswer]:
+        """What each of so many ranks tells of transfers that are done. Where they are more than the workers of the run,
+        the last worker's moments are those of the ranks behind it, too.
+        """
+        said = transfers.by_worker()
+        answers = [self._answer(said[min(rank, len(said) - 1)]) for rank in range(ranks)]
         loads = {request: self._loading.pop(request) for request in transfers.received}
-        if self.servers is not None:
-            failed = transfers.failed if self.servers.half.names_failures else ()
-            return WorkerAnswer([*map(str, failed)], [], self._of_copies(loads, transfers))
-        return WorkerAnswer([], self._lost(loads, transfers), self._of_copies(loads, transfers))
+        for request, end in transfers.received.items():
+            if self.stand_in is not None and end == loads[request].first:
+                self.stand_in.failed(request)
+        if self.host is not None:
+            self.host.forgets([request for request, load in loads.items() if load.copies], transfers.stored)
+        return answers
 
-    def _lost(self, loads: Mapping[int, RequestLoad], transfers: Transfers) -> list[int]:
+    def _answer(self, said: WorkerEnds) -> WorkerAnswer:
+        """What a rank tells."""
+        loads = {request: self._loading[request] for request in said.received}
+        failed: Sequence[str] = ()
+        if self.servers is not None and self.servers.half.names_failures:
+            failed = [str(request) for request, load in loads.items() if said.received[request] < load.end]
+        lost = self._lost(loads, said) if self.servers is None else ()
+        received, sent = [*map(str, said.received)], [*map(str, said.sent)]
+        return WorkerAnswer(received, sent, failed, lost, self._of_copies(loads, said))
+
+    def _lost(self, loads: Mapping[int, RequestLoad], said: WorkerEnds) -> list[int]:
         """The blocks that did not come."""
         lost: list[int] = []
         for request, load in loads.items():
-            end = transfers.received[request]
-            if end == load.first and self.stand_in is not None:
-                self.stand_in.failed(request)
+            end = said.received[request]
             if end < load.end:
                 places = slice(end // self.size, -(-load.end // self.size))
                 lost += [block for table in load.tables for block in table[places]]
         return lost
 
-    def _of_copies(self, loads: Mapping[int, RequestLoad], transfers: Transfers) -> Any:
-        """What the workers say of copies to and from host memory; ``None`` where there is none."""
+    def _of_copies(self, loads: Mapping[int, RequestLoad], said: WorkerEnds) -> Any:
+        """What a rank says of copies to and from host memory; ``None`` where there is none."""
         if self.host is None:
             return None
-        told = self.host.done([request for request, load in loads.items() if load.copies], transfers.stored)
+        told = self.host.answer([request for request, load in loads.items() if load.copies], said.stored)
         return told if self.told is None or told is None else self.told(metadata=(None, told))

@@ -14,7 +14,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 from conformance.engines.vllm import host_slots
@@ -56,7 +55,7 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnect
 
     real = imported.module(f"{CONNECTOR}.scheduler").OffloadingConnectorScheduler(SizedSpec(translated), config, groups)
     told = imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata
-    return HostConnector(real, told, host.blocks_per_chunk, config.parallel_config.world_size)
+    return HostConnector(real, told, host.blocks_per_chunk)
 
 
 def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
@@ -68,11 +67,11 @@ def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
 class HostCopies(AllGroups, ABC):
     """The scheduler's half of a connector to host memory, as far as vLLM's two are alike: what workers are told.
 
-    ``told``: the class of what a worker answers. ``parts``: blocks of a slot. ``workers``: how many copy each job.
+    ``told``: the class of what a worker answers. ``parts``: blocks of a slot.
     """
 
-    def __init__(self, real: Any, told: Any, parts: int, workers: int) -> None:
-        self.real, self._told, self._parts, self._workers = real, told, parts, workers
+    def __init__(self, real: Any, told: Any, parts: int) -> None:
+        self.real, self._told, self._parts = real, told, parts
         self._loaded: dict[str, tuple[int, int, Tables]] = {}
         self._loads: dict[int, RequestLoad] = {}
         self._stores: dict[int, Copies] = {}
@@ -99,8 +98,14 @@ class HostCopies(AllGroups, ABC):
         return {}
 
     @abstractmethod
-    def done(self, received: Sequence[int], stored: Sequence[int]) -> Any:
-        """What the workers say of copies that are done: those into blocks of these requests, and these stores."""
+    def answer(self, received: Sequence[int], stored: Sequence[int]) -> Any:
+        """What a worker says of copies that are done there: those into blocks of these requests, and these stores;
+        ``None`` where it says nothing.
+        """
+
+    @abstractmethod
+    def forgets(self, received: Sequence[int], stored: Sequence[int]) -> None:
+        """All workers have told of these copies: those into blocks of these requests, and these stores."""
 
     @abstractmethod
     def shown(self) -> HostTierSnapshot:
@@ -129,19 +134,18 @@ class HostConnector(HostCopies):
 
     # What the run asks.
 
-    def done(self, received: Sequence[int], stored: Sequence[int]) -> Any:
-        """What the workers say of copies that are done: those into blocks of these requests, and these stores. All
-        workers end a copy in one step.
-        """
-        jobs = [*(self._jobs.pop(request) for request in received), *stored]
-        return reduce(lambda one, other: one.aggregate(other), [self._answer(jobs) for _ in range(self._workers)])
-
-    def _answer(self, jobs: Sequence[int]) -> Any:
-        """What one worker says of these jobs."""
+    def answer(self, received: Sequence[int], stored: Sequence[int]) -> Any:
+        """What a worker says of copies that are done there, by their jobs."""
         told = self._told()
-        for job in jobs:
+        for job in (*(self._jobs[request] for request in received), *stored):
             told.mark_completed(job)
-        return told
+        return told if told.completed_jobs else None
+
+    def forgets(self, received: Sequence[int], stored: Sequence[int]) -> None:
+        """All workers have told of these copies."""
+        del stored
+        for request in received:
+            del self._jobs[request]
 
     def shown(self) -> HostTierSnapshot:
         """The slots of host memory, as the release's manager has them."""

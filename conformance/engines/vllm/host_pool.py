@@ -8,8 +8,9 @@ holders from those that it knows. A holder too many or too few shows as a wrong 
 The workers are those of the run (``conformance.stems.block_cache.worker``), with the copies as
 ``SimpleCPUOffloadWorker`` gets them. Harder than the real ones: copies end in any order, late, and each request's load
 alone, where the real ones end those of one direction in order, and all loads of a step together; and no copy is waited
-for before a step that preempts (``need_flush``). Kinder than the real ones: a copy is done at one moment; all workers
-tell of it with one step. As with the real ones, no copy fails, and a store begins after its step is computed.
+for before a step that preempts (``need_flush``). Kinder than the real ones: a copy is done at one moment on each
+worker. As with the real ones, each worker tells of a copy by itself, no copy fails, and a store begins after its step
+is computed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier, sizes: Mapping
     real = build(config, sized, **{name: value for name, value in known.items() if name in takes})
     told = imported.module(f"{FOLDER}.metadata").SimpleCPUOffloadWorkerMetadata
     wakes = AWAKE in vars(imported.module(CONNECTOR).SimpleCPUOffloadConnector)
-    return HostPoolConnector(real, told, config.parallel_config.world_size, wakes)
+    return HostPoolConnector(real, told, wakes)
 
 
 def _tensor(imported: Any, blocks: int) -> Any:
@@ -82,8 +83,8 @@ class HostPoolConnector(HostCopies):
     event. ``wakes``: copies keep a server awake that has no request; before 0.30.0 they do not.
     """
 
-    def __init__(self, real: Any, told: Any, workers: int, wakes: bool) -> None:
-        super().__init__(real, told, 1, workers)
+    def __init__(self, real: Any, told: Any, wakes: bool) -> None:
+        super().__init__(real, told, 1)
         self._wakes = wakes
         self._loading: dict[int, Copies] = {}  # by request
         self._storing: dict[int, Copies] = {}  # by event
@@ -97,15 +98,17 @@ class HostPoolConnector(HostCopies):
         stores = (block for copies in self._storing.values() for block, _ in copies)
         return Counter([*loads, *stores, *waiting])
 
-    def done(self, received: Sequence[int], stored: Sequence[int]) -> Any:
-        """What the workers say of copies that are done: all of them tell of a copy out of blocks with one step. Copies
-        into blocks are told as requests.
-        """
+    def answer(self, received: Sequence[int], stored: Sequence[int]) -> Any:
+        """What a worker says of copies out of blocks that are done there. Copies into blocks are told as requests."""
+        del received
+        return self._told(completed_store_events=dict.fromkeys(stored, 1)) if stored else None
+
+    def forgets(self, received: Sequence[int], stored: Sequence[int]) -> None:
+        """All workers have told of these copies: they hold no block any more."""
         for request in received:
             del self._loading[request]
         for event in stored:
             del self._storing[event]
-        return self._told(completed_store_events=dict.fromkeys(stored, self._workers)) if stored else None
 
     def shown(self) -> HostTierSnapshot:
         """The blocks of host memory as slots. A block with a hash has a key; so has one that is written, and which is

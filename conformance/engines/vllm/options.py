@@ -39,6 +39,7 @@ DRAWN: Mapping[str, str] = {
     **{"mamba_cache_mode": "layers", "sliding_window": "layers", "num_speculative_tokens": "drafts"},
     **{"method": "eagle", "enable_kv_cache_events": "events", "kv_load_failure_policy": "failure"},
     **{"kv_connector_extra_config": "host", "num_cpu_blocks": "host"},
+    **{"tensor_parallel_size": "workers", "world_size": "workers"},
 }
 UNDRAWN: Mapping[str, str] = {
     "It is a part of the configuration, whose options stand one by one.": """
@@ -49,7 +50,6 @@ UNDRAWN: Mapping[str, str] = {
     "It is of more than one process: ranks, and the workers of one model.": """
         cp_kv_cache_interleave_size data_parallel_index data_parallel_rank data_parallel_rank_local data_parallel_size
         decode_context_parallel_size distributed_executor_backend prefill_context_parallel_size rank
-        tensor_parallel_size world_size
     """,
     "It is of requests that no client of a run sends: images, several adapters, encoders, other outputs.": """
         disable_chunked_mm_input ec_connector encoder_cache_size is_encoder_decoder max_loras

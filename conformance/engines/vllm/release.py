@@ -24,7 +24,7 @@ from conformance.driver.protocol import Json, Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
 from conformance.engines.vllm import connectors, host_connector, host_pool, server_workers, settings
-from conformance.engines.vllm.connectors import Connectors
+from conformance.engines.vllm.connectors import Connectors, WorkerAnswer
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.server_connector import SAYS_OF_ITSELF, ServerConnector, ServerHalf
@@ -106,6 +106,7 @@ CONNECTORS = (
     ("distributed.kv_transfer.kv_connector.v1.base", "KVConnectorBase_V1"),
     *((f"{NIXL}.connector", name) for name in ("NixlConnector", "NixlBaseConnector", "NixlPullConnector")),
 )
+KV_UTILS = "distributed.kv_transfer.kv_connector.utils"
 WORKERS = (f"{NIXL}.base_worker", f"{NIXL}.worker")
 WORKER_HALVES = ("NixlBaseConnectorWorker", "NixlConnectorWorker")
 
@@ -602,24 +603,24 @@ class VLLMRelease:
         own.size, own.reoffers = size, setup.reoffers
         return Connectors(size, stand_in=own)
 
-    def transferred(
-        self,
-        received: Sequence[str],
-        sent: Sequence[str],
-        lost: Sequence[int],
-        told: Any = None,
-        failed: Sequence[str] = (),
-    ) -> Any:
-        """The KVConnectorOutput of a step: requests whose transfers are done, and the blocks that did not come.
-
-        ``told``: what the workers' half of a connector to host memory says, ``None`` without one. ``failed``: of the
-        requests whose transfers are done, those whose transfers have failed.
-        """
-        more = {} if told is None else {"kv_connector_worker_meta": told}
-        more |= {"failed_recving": set(failed)} if failed else {}
+    def transferred(self, said: WorkerAnswer) -> Any:
+        """The KVConnectorOutput of a step of one rank."""
+        more = {} if said.told is None else {"kv_connector_worker_meta": said.told}
+        more |= {"failed_recving": set(said.failed)} if said.failed else {}
         return self._outputs.KVConnectorOutput(
-            finished_sending=set(sent), finished_recving=set(received), invalid_block_ids=set(lost), **more
+            finished_sending=set(said.sent),
+            finished_recving=set(said.received),
+            invalid_block_ids=set(said.lost),
+            **more,
         )
+
+    def aggregator(self, connector: Any, ranks: int) -> Any:
+        """What makes one output of those of so many ranks, as the release's executor has it."""
+        if not self.imported.has(KV_UTILS):
+            raise Unsupported("how the release puts together what several ranks say of transfers is not known")
+        kind = self.imported.module(KV_UTILS).KVOutputAggregator
+        made = getattr(kind, "from_connector", None)
+        return kind(ranks) if made is None else made(connector, ranks)
 
     def sampled(self, ids: Sequence[str], tokens: Sequence[list[int]], transfers: Any = None) -> Any:
         """The ModelRunnerOutput of a step: for each request the tokens that it sampled. ``transfers``: those that are

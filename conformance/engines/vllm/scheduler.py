@@ -74,6 +74,8 @@ class VLLMScheduler:
         self._watched = Moves(self._scheduler, release.has_copies)
         self._connectors = release.connectors(self._scheduler, self._setup) if self._setup.transfers else None
         self._host = None if self._connectors is None else self._connectors.host
+        ranks = self._setup.ranks if self._setup.transfers else 1
+        self._aggregator = release.aggregator(self._scheduler.connector, ranks) if ranks > 1 else None
         self._states = StatesOfPasses(self._sizes)
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
@@ -139,9 +141,7 @@ class VLLMScheduler:
         output = self._flying.popleft()
         names = list(output.num_scheduled_tokens)
         before = {name: request for name, request in self._scheduler.requests.items() if name in names}
-        made = self._release.sampled(
-            names, [list(sampled.get(int(name), ())) for name in names], self._transferred(transfers)
-        )
+        made = self._made(names, [list(sampled.get(int(name), ())) for name in names], transfers)
         answers = self._scheduler.update_from_output(output, made)
         answered = {answer.request_id: answer for each in answers.values() for answer in each.outputs}
         delivered = {int(name): list(answered[name].new_token_ids) for name in names if name in answered}
@@ -149,13 +149,15 @@ class VLLMScheduler:
         sends, reads = ({}, {}) if self._connectors is None else self._connectors.ended()
         return Completed(delivered, gone, sends, reads)
 
-    def _transferred(self, transfers: Transfers) -> Any:
-        """What the workers' half of the connector says; ``None`` without transfers."""
+    def _made(self, names: Sequence[str], tokens: Sequence[list[int]], transfers: Transfers) -> Any:
+        """The ModelRunnerOutput of a step with these requests and tokens. What several ranks say of transfers becomes
+        one output by the release's own class, as in its executor.
+        """
         if self._connectors is None:
-            return None
-        done = self._connectors.done(transfers)
-        came, read = [*map(str, transfers.received)], [*map(str, transfers.sent)]
-        return self._release.transferred(came, read, done.lost, done.told, done.failed)
+            return self._release.sampled(names, tokens)
+        said = self._connectors.done(transfers, self._setup.ranks)
+        outputs = [self._release.sampled(names, tokens, self._release.transferred(one)) for one in said]
+        return outputs[0] if self._aggregator is None else self._aggregator.aggregate(outputs)
 
     def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """``update_draft_token_ids``."""
@@ -331,6 +333,7 @@ def _setup(config: Json) -> Setup:
         layers=tuple(config["layers"]),
         both_ways=config.get("both_ways", False),
         servers=config.get("servers", False),
+        workers=config.get("workers", 1),
         host=_host(config.get("host")),
         tuning=_tuning(config.get("tuning", {})),
     )

@@ -68,7 +68,8 @@ class Setup:
     nothing came is offered again. ``failure``: ``recompute`` or ``fail``, what becomes of a request of whose transfer a
     part did not come. ``host``: host memory in place of other servers. ``tuning``: options that most servers do not
     set. ``layers``: the groups of layers, as in the configuration of a run. ``both_ways``: who answers also lets other
-    servers read what it has computed. ``servers``: KV cache moves between servers beside ``host``.
+    servers read what it has computed. ``servers``: KV cache moves between servers beside ``host``. ``workers``: how
+    many end their transfers apart.
     """
 
     block_size: int
@@ -93,6 +94,7 @@ class Setup:
     layers: Sequence[Json] = ()
     both_ways: bool = False
     servers: bool = False
+    workers: int = 1
 
     @property
     def has_server_connector(self) -> bool:
@@ -109,6 +111,13 @@ class Setup:
         model has stages; with several stages only its second model runner does so.
         """
         return max(1, self.steps_in_flight - 1)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that serve the model together: of each pipeline stage one, or with one stage as many tensor
+        parallel ranks as there are workers.
+        """
+        return max(self.stages, self.workers)
 
     @property
     def has_draft_model(self) -> bool:
@@ -227,7 +236,6 @@ _CACHE_WITH_HOST = {
 _MODEL_WITH_HOST = {"use_mla": False, "model": "model", "dtype": "float32"}
 _PARALLEL_WITH_HOST = {
     "rank": 0,
-    "tensor_parallel_size": 1,
     "data_parallel_rank_local": None,
     "distributed_executor_backend": None,
     "nnodes_within_dp": 1,
@@ -245,7 +253,11 @@ def _model(setup: Setup) -> StandIn:
         uses_mrope=False,
         enable_return_routed_experts=False,
         return_sampling_mask=False,
-        **(_MODEL_WITH_HOST | {"get_total_num_kv_heads": lambda: 1} if setup.host is not None else {}),
+        **(
+            _MODEL_WITH_HOST | {"get_total_num_kv_heads": lambda: setup.ranks // setup.stages}
+            if setup.host is not None
+            else {}
+        ),
     )
 
 
@@ -263,9 +275,10 @@ def _parallel(setup: Setup) -> StandIn:
 
 
 def _parallel_of_connectors(setup: Setup) -> dict[str, Any]:
+    of_each_stage = {"tensor_parallel_size": setup.ranks // setup.stages}
     if setup.host is not None:
-        return _PARALLEL_WITH_HOST | {"world_size": setup.stages}
-    return {"tensor_parallel_size": 1} if setup.has_server_connector else {}
+        return _PARALLEL_WITH_HOST | of_each_stage | {"world_size": setup.ranks}
+    return of_each_stage if setup.has_server_connector else {}
 
 
 def _observability() -> StandIn:

@@ -57,6 +57,9 @@ class AllGroups:
     def get_kv_connector_stats(self) -> None:
         """No figures."""
 
+    def get_finished_count(self) -> None:
+        """Each rank tells of each transfer."""
+
 
 class StandInConnector(AllGroups):
     """The scheduler's half of a connector with asynchronous transfers, as a scheduler calls it."""

@@ -104,8 +104,9 @@ class BlockCacheConfig(TypedDict):
     read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``: what becomes of a
     request of whose transfer a part did not come: it computes that part (``recompute``), or ends with an error
     (``fail``). ``both_ways``: other servers also read what was computed for an answer. ``host``: host memory behind the
-    blocks, in place of other servers. ``servers``: beside other servers, which come first. ``tuning``: options that
-    most servers do not set.
+    blocks, in place of other servers. ``servers``: beside other servers, which come first. ``workers``: how many divide
+    each block among them; each ends a transfer at its own moment. Only with ``transfers``; one if left out.
+    ``tuning``: options that most servers do not set.
     """
 
     block_size: PageSize
@@ -127,6 +128,7 @@ class BlockCacheConfig(TypedDict):
     both_ways: NotRequired[bool]
     host: NotRequired[HostConfig]
     servers: NotRequired[bool]
+    workers: NotRequired[Annotated[int, whole(1, 2)]]
     tuning: NotRequired[TuningConfig]
 
 

@@ -129,18 +129,35 @@ class Launched:
     twice: tuple[int, ...] = ()
 
 
+class WorkerEnds(NamedTuple):
+    """Transfers that are done on one worker, as it says it with a step. ``received``: by request how many tokens of its
+    text are in its blocks on this worker. ``sent``, ``stored``: see ``Transfers``.
+    """
+
+    received: Mapping[int, int]
+    sent: tuple[int, ...] = ()
+    stored: tuple[int, ...] = ()
+
+
 class Transfers(NamedTuple):
-    """Transfers that are done, as the workers say it with a step.
+    """Transfers that are done on all workers, the last of which says it with this step.
 
     ``received``: by request how many tokens of its text are in its blocks, with those that were there before: less than
     was asked for where the transfer of a block has failed. ``sent``: requests whose blocks were read. ``failed``: those
-    of which a part did not come. ``stored``: the numbers of copies to host memory that are done.
+    of which a part did not come, on any worker that has said so by now, also where another has not ended. ``stored``:
+    the numbers of copies to host memory that are done. ``workers``: what each of several workers says with this step,
+    also of what others have not ended; empty where there is one.
     """
 
     received: Mapping[int, int]
     sent: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
     stored: tuple[int, ...] = ()
+    workers: tuple[WorkerEnds, ...] = ()
+
+    def by_worker(self) -> tuple[WorkerEnds, ...]:
+        """What each worker says with this step."""
+        return self.workers or (WorkerEnds(self.received, self.sent, self.stored),)
 
 
 NO_TRANSFERS = Transfers({})
@@ -216,13 +233,15 @@ class BlockCacheEngine(Engine, Protocol):
     ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is offered before it is copied, ``prompt_only``,
     and ``pool``: host memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks
     until it is done, see ``HostConfig``), ``servers`` (KV cache comes from other servers beside ``host``; ``False`` if
-    left out), ``tuning`` (an engine may have none of these; ``retention``: layers with a window or with states keep a
-    prefix in the prefix cache at the end of a prompt and where texts part, and every ``retention`` tokens where it is
-    not 0, at each block if left out; ``watermark``: a request is admitted beside others only where so many blocks stay
-    free; ``interval``: of so many steps one computes prompts; ``whole_prompts``: a request is admitted only where its
-    whole prompt fits, not its first chunk alone; ``match``: the prefix cache finds prefixes of any multiple of so many
-    tokens, not of whole blocks alone, and a request goes on in a copy of the last block; ``junctions``, ``whole_hits``,
-    ``short_hashes``, ``adaptive``, ``draft_model``: see ``TuningConfig``).
+    left out), ``workers`` (with ``transfers``: 1 or 2 divide each block among them, by attention heads or by layers,
+    and each ends a transfer at its own moment; 1 if left out), ``tuning`` (an engine may have none of these;
+    ``retention``: layers with a window or with states keep a prefix in the prefix cache at the end of a prompt and
+    where texts part, and every ``retention`` tokens where it is not 0, at each block if left out; ``watermark``: a
+    request is admitted beside others only where so many blocks stay free; ``interval``: of so many steps one computes
+    prompts; ``whole_prompts``: a request is admitted only where its whole prompt fits, not its first chunk alone;
+    ``match``: the prefix cache finds prefixes of any multiple of so many tokens, not of whole blocks alone, and a
+    request goes on in a copy of the last block; ``junctions``, ``whole_hits``, ``short_hashes``, ``adaptive``,
+    ``draft_model``: see ``TuningConfig``).
 
     ``moves``: what was done to blocks in the last call, in order.
     """
@@ -261,7 +280,8 @@ class BlockCacheEngine(Engine, Protocol):
 
         ``sampled``: for each request of the step for which a token is sampled, what it sampled: the drafts that were
         accepted, and one token. A request that has ended meanwhile may be among them. ``transfers``: those that are
-        done since the last call; each began with this step or an earlier one.
+        done since the last call; each began with this step or an earlier one. Where there are several workers, an
+        engine that decides itself when a transfer is done reads what each of them says (``Transfers.workers``).
         """
 
     def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:

@@ -8,7 +8,7 @@ step is completed, and then every block must be free.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from math import gcd, lcm
 from random import Random
@@ -72,7 +72,14 @@ TUNINGS: tuple[Json | None, ...] = (
     {"retention": 4, "match": 2},
     {"retention": 0, "adaptive": True},
 )
-OF_TRANSFERS = ("reoffers", "failure", "both_ways", "host", "servers")  # what is configured of transfers alone
+OF_TRANSFERS = (
+    "reoffers",
+    "failure",
+    "both_ways",
+    "host",
+    "servers",
+    "workers",
+)  # what is configured of transfers alone
 CONFIG = {
     "layers": st.integers(0, len(LAYERS) - 1),
     "drafts": st.integers(0, len(DRAFTS) - 1),
@@ -88,6 +95,7 @@ CONFIG = {
     "host": st.sampled_from((*[None] * 9, *HOSTS, *HOST_POOLS)),  # with ``transfers`` alone
     "tuning": st.sampled_from(TUNINGS),
     "servers": st.booleans(),  # beside host memory
+    "workers": st.sampled_from((1, 2)),  # with ``transfers`` alone
 }
 LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
 lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
@@ -143,6 +151,8 @@ def _with_less(kind: Json) -> Iterator[Json]:
         yield plain
     if kind["steps_in_flight"] > 2:
         yield {**plain, "steps_in_flight": 2}
+    if kind.get("workers", 1) > 1:
+        yield _without(plain, "workers")
 
 
 def _without_checkpoints(layers: list[Json]) -> list[Json]:
@@ -241,6 +251,8 @@ class BlockCacheMachine(StemMachine):
         how = {"reoffers": False, "failure": "recompute"}
         if "host" not in known:
             how = {name: config[name] for name in how}
+        if "workers" in known:
+            how |= {"workers": known["workers"]}
         others = "host" in known or known["layers"] != [ATTENTION]
         exchanging = [{**alone, **attention, **how}] if others else []
         if "servers" in known:
@@ -428,20 +440,30 @@ class BlockCacheMachine(StemMachine):
         return len(here) < MOST_HERE and len({*here, *self.begun.exchange.known()}) <= MOST_HERE
 
     def _transfers(self, pick: int, lost: int) -> bool:
-        """A transfer is done, if one is under way. Now and then blocks do not come."""
-        incoming, outgoing = self.begun.exchange.incoming(), self.begun.exchange.outgoing()
-        stores = self.begun.exchange.storing()
+        """A transfer is done, on one worker or on all, if one is under way. Now and then blocks do not come."""
+        exchange = self.begun.exchange
+        incoming, outgoing, stores = exchange.incoming(), exchange.outgoing(), exchange.storing()
         if incoming and (pick % 2 or not outgoing):
             request = incoming[pick % len(incoming)]
-            complete = self.begun.exchange.is_from_host(request) or (  # a copy from host memory does not fail
+            complete = exchange.is_from_host(request) or (  # a copy from host memory does not fail
                 self.excludes(Exclusion.FAILED_LOADS) and has_own_connector(self.begun.config)
             )
-            self.do("arrive", request=request, lost=0 if complete else lost)
+            where = self._where(pick, request, exchange.incoming)
+            self.do("arrive", request=request, lost=0 if complete else lost, **where)
         elif outgoing:
-            self.do("sent", request=outgoing[pick % len(outgoing)])
+            request = outgoing[pick % len(outgoing)]
+            self.do("sent", request=request, **self._where(pick, request, exchange.outgoing))
         elif stores:
-            self.do("stored", job=stores[pick % len(stores)])
+            job = stores[pick % len(stores)]
+            self.do("stored", job=job, **self._where(pick, job, exchange.storing))
         return bool(incoming or outgoing or stores)
+
+    def _where(self, pick: int, one: int, under_way: Callable[[int], list[int]]) -> dict[str, int]:
+        """On which of several workers a transfer is done: mostly on one of those where it is under way, else on all."""
+        workers = [worker for worker in self.begun.exchange.workers if one in under_way(worker)]
+        if len(self.begun.exchange.workers) == 1 or pick % 4 == 0:
+            return {}
+        return {"worker": workers[pick // 4 % len(workers)]}
 
     def _has_place(self) -> bool:
         """One step more may be in flight."""

@@ -246,19 +246,24 @@ class BlockCacheRun:
             yield EngineCall("draft", partial(self.engine.draft, drafts))
 
     @operation
-    def arrive(self, request: int, lost: int = 0) -> Calls:
+    def arrive(self, request: int, lost: int = 0, worker: int | None = None) -> Calls:
         """The transfer of KV cache into the blocks of a request is done; so many of its last blocks did not come.
+        ``worker``: on this worker alone; without it on all where it is not done yet.
 
-        The scheduler is told with the next step that is done, of those that were made when the transfer began or later.
+        The worker tells with the next step that is done, of those that were made when the transfer began or later.
         """
-        self.exchange.arrives(request, lost)
+        self._must_be_there(worker)
+        self.exchange.arrives(request, lost, worker)
         self._empty = 0
         yield None
 
     @operation
-    def stored(self, job: int) -> Calls:
-        """A copy of blocks to host memory is done. The scheduler is told with the next step that is done."""
-        self.exchange.stores(job)
+    def stored(self, job: int, worker: int | None = None) -> Calls:
+        """A copy of blocks to host memory is done, on this ``worker`` alone, or on all where it is not done yet. The
+        worker tells with the next step that is done.
+        """
+        self._must_be_there(worker)
+        self.exchange.stores(job, worker)
         self._empty = 0
         yield None
 
@@ -271,13 +276,18 @@ class BlockCacheRun:
         yield None
 
     @operation
-    def sent(self, request: int) -> Calls:
-        """Another server has read the blocks of a request that has ended. The scheduler is told with the next step that
-        is done.
+    def sent(self, request: int, worker: int | None = None) -> Calls:
+        """Another server has read the blocks of a request that has ended, from this ``worker`` alone, or from all from
+        which it has not. The worker tells with the next step that is done.
         """
-        self.note(self.exchange.leaves(request))
+        self._must_be_there(worker)
+        self.note(self.exchange.leaves(request, worker))
         self._empty = 0
         yield None
+
+    def _must_be_there(self, worker: int | None) -> None:
+        if worker is not None and worker not in self.exchange.workers:
+            raise Misuse(f"there is no worker {worker}")
 
     def _sampled(self, request: int, drafts: int, accept: int) -> list[int]:
         """The drafts that are accepted, and one token."""

@@ -8,6 +8,9 @@ to the last one, a group with a window the last ``window`` tokens of each. Mamba
 of a step copies the state from which it goes on to its block, then each pass reads it, and only then passes write new
 states, that of a checkpoint among them. So no pass can go on from a state that the same step computes. Copies of states
 to block boundaries come last. Drafts that are refused are nobody's text. The layers of an EAGLE head are left out.
+
+Several workers compute a step together, each its own part of all blocks. What is copied into or out of blocks, each
+copies by itself, and at its own moment.
 """
 
 from __future__ import annotations
@@ -105,7 +108,8 @@ class Workers:
         self._state_size = next((self._sizes[at] for at in self._mamba), 0)  # tokens of a block of states
         self._aligned = bool(config["caching"])
         self._transfers = bool(config.get("transfers", False))
-        self._memory = BlockMemory(self._sizes)
+        self.count: int = config.get("workers", 1)
+        self._memory = BlockMemory(self._sizes, self.count)
         self._flying: deque[tuple[Launched, list[Job]]] = deque()
         self.here: dict[int, WorkerRequest] = {}
         self.marks: dict[int, int] = {}
@@ -146,68 +150,75 @@ class Workers:
         """
         prefixes = self._memory.prefixes(text, self._memory.root(mark))
         if group in self._mamba:
-            return len(text) if self._memory.wrong_state(group, block, prefixes[-1]) else None
+            return len(text) if self._memory.wrong_state(group, block, prefixes[-1]) is not None else None
         size = self._sizes[group]
         place = (len(text) - 1) // size
         wrong = self._memory.wrong(group, [*[NULL] * place, block], prefixes, place * size)
         return None if wrong is None else wrong.at
 
-    # Transfers.
+    # Transfers. ``worker``: the only one that copies or reads; without it all of them do.
 
-    def received(self, request: int, load: RequestLoad, text: Sequence[int], end: int) -> None:
+    def received(
+        self, request: int, load: RequestLoad, text: Sequence[int], end: int, worker: int | None = None
+    ) -> None:
         """A transfer has written the tokens of ``text`` from its first one up to ``end`` into a request's blocks, and
         the state of the other server if all of it has come. One from host memory has copied what is there.
         """
         if load.copies:
-            self.copied_from_host(load.copies)
+            self.copied_from_host(load.copies, worker)
             return
         prefixes = self._prefixes(request, text)
         has = load.has or end
         for group, table in enumerate(load.tables):
             if group not in self._mamba:
-                self._memory.write(group, table, load.first, prefixes[load.first : min(end, has)])
+                self._memory.write(group, table, load.first, prefixes[load.first : min(end, has)], worker)
             elif end == load.end:
-                self._memory.write_state(group, _at(table, (has - 1) // self._sizes[group]), prefixes[has - 1])
+                self._memory.write_state(group, _at(table, (has - 1) // self._sizes[group]), prefixes[has - 1], worker)
 
-    def copied_from_host(self, copies: Copies) -> None:
+    def copied_from_host(self, copies: Copies, worker: int | None = None) -> None:
         """What is at places of host memory is in these blocks now; other tiers have the numbers below 0."""
         for place, block in copies:
-            self._memory.copy(-place, block)
+            self._memory.copy(-place, block, worker)
 
-    def copied_to_host(self, copies: Copies) -> None:
+    def copied_to_host(self, copies: Copies, worker: int | None = None) -> None:
         """What is in these blocks is at places of host memory now."""
         for block, place in copies:
-            self._memory.copy(block, -place)
+            self._memory.copy(block, -place, worker)
 
     def forget_host(self) -> None:
         """Host memory was reset: nobody may read what it holds."""
         self._memory.forget(self._memory.below(NULL))
 
-    def forget_places(self, places: Iterable[int]) -> None:
+    def forget_places(self, places: Iterable[int], worker: int | None = None) -> None:
         """What a copy has written to these places of host memory is of before a reset."""
-        self._memory.forget(-place for place in places)
+        self._memory.forget((-place for place in places), worker)
 
-    def sent(self, request: int, tables: Tables, text: Sequence[int]) -> Misread | None:
+    def sent(self, request: int, tables: Tables, text: Sequence[int], worker: int | None = None) -> Misread | None:
         """Another server reads what the token behind ``text`` needs in these blocks. Returns the first slot that does
         not hold its token.
         """
         prefixes = self._prefixes(request, text)
         for group, table in enumerate(tables):
             is_state = group in self._mamba
-            found = self._wrong_state(group, table, prefixes) if is_state else self._wrong(group, table, prefixes)
-            if found is not None:
+            wrong = self._wrong_state if is_state else self._wrong
+            if (found := wrong(group, table, prefixes, worker)) is not None:
                 return self._misread(request, group, found, is_state)
         return None
 
-    def _wrong(self, group: int, table: Sequence[int], prefixes: Sequence[int]) -> WrongToken | None:
+    def _wrong(
+        self, group: int, table: Sequence[int], prefixes: Sequence[int], worker: int | None
+    ) -> WrongToken | None:
         """The first token that the token behind a text reads and that its block does not hold."""
-        return self._memory.wrong(group, table, prefixes, self._first_read(group, len(prefixes)))
+        return self._memory.wrong(group, table, prefixes, self._first_read(group, len(prefixes)), worker)
 
-    def _wrong_state(self, group: int, table: Sequence[int], prefixes: Sequence[int]) -> WrongToken | None:
+    def _wrong_state(
+        self, group: int, table: Sequence[int], prefixes: Sequence[int], worker: int | None
+    ) -> WrongToken | None:
         """The length of a text, where its block does not hold the state after it."""
         count = len(prefixes)
         block = _at(table, (count - 1) // self._sizes[group])
-        return WrongToken(count, block, 0) if count and self._memory.wrong_state(group, block, prefixes[-1]) else None
+        part = self._memory.wrong_state(group, block, prefixes[-1], worker) if count else None
+        return None if part is None else WrongToken(count, block, part)
 
     def _first_read(self, group: int, position: int) -> int:
         """The first token that the token at a position reads in a group with attention."""
@@ -319,7 +330,8 @@ class Workers:
     def _misread(self, request: int, group: int, wrong: WrongToken, is_state: bool) -> Misread:
         holds, writer = self._memory.holds(wrong.block, wrong.part), self._memory.writer(wrong.block, wrong.part)
         offset = 0 if is_state else wrong.at % self._sizes[group]
-        return Misread(request, wrong.at, group, wrong.block, offset, is_state, holds, writer, self.step)
+        worker = self._memory.worker(wrong.part)
+        return Misread(request, wrong.at, group, wrong.block, offset, is_state, holds, writer, self.step, worker)
 
     # Mamba states.
 
@@ -343,8 +355,11 @@ class Workers:
         """The first state from which the pass goes on that is not the one after the request's own tokens."""
         for group in self._mamba:
             block = _at(work.job.tables[group], places.reads)
-            if work.start and self._memory.wrong_state(group, block, work.here.prefixes[work.start - 1]):
-                return self._misread(work.job.request, group, WrongToken(work.start, block, 0), is_state=True)
+            if not work.start:
+                continue
+            part = self._memory.wrong_state(group, block, work.here.prefixes[work.start - 1])
+            if part is not None:
+                return self._misread(work.job.request, group, WrongToken(work.start, block, part), is_state=True)
         return None
 
     def _write_states(self, work: Work, places: StatePlaces) -> None:
