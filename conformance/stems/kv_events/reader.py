@@ -95,6 +95,11 @@ class Reader:
         for known in self._known.values():
             yield from ((text, block) for block, (_, text) in known.items())
 
+    def tiers(self) -> Iterator[tuple[Medium, int, Hash]]:
+        """Of each believed block its medium, the number of the text that it ends, and its hash."""
+        for (medium, group), counts in self._said.items():
+            yield from ((medium, self._known[group][block][1], block) for block in counts)
+
     def _stored(self, event: Stored) -> WrongEvent | None:
         hashes, parent, tokens, size, medium, group, _ = event
         known = self._known[group]
