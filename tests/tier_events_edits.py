@@ -43,15 +43,16 @@ BUGS = {
     ),
     # Both memories are emptied, and nothing is said.
     "flush_is_not_said": Edit(
-        CACHE, "UnifiedRadixCache.reset", "self.tree_core.kv_events.record_all_cleared()", "pass"
+        CACHE, "UnifiedRadixCache._reset_full", "self.tree_core.kv_events.record_all_cleared()", "pass"
     ),
-    # A copy on the host is said to be there when it is asked for, and not when it has been made.
+    # A copy on the host is said to be there when it is asked for, and once more when it has been made.
     "copy_is_said_when_it_begins": Edit(
         CACHE,
         "UnifiedRadixCache._track_write_through_node",
         "self.ongoing_write_through[node_id] = _OngoingWriteThrough(",
-        "self.tree_core.finish_write_through(publish_node_ids, -1)\n"
-        "    self.tree_core.finish_write_through = lambda *_: None\n"
+        "core = self.tree_core\n"
+        "    for each in publish_node_ids:\n"
+        "        core.kv_events.record_store(core.node_by_id(each), medium='CPU_PINNED')\n"
         "    self.ongoing_write_through[node_id] = _OngoingWriteThrough(",
     ),
     # A copy on the host that is given up, since the device has the page, too, is still said to be there.
@@ -93,7 +94,7 @@ HARMLESS = {
     # That all was cleared is said twice.
     "cleared_twice": Edit(
         CACHE,
-        "UnifiedRadixCache.reset",
+        "UnifiedRadixCache._reset_full",
         "self.tree_core.kv_events.record_all_cleared()",
         "self.tree_core.kv_events.record_all_cleared()\n    self.tree_core.kv_events.record_all_cleared()",
     ),

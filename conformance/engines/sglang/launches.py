@@ -99,9 +99,11 @@ SENDS = (
 )
 PREFILL_SERVER = "prefill server"
 # A line of statistics after each decode step, for which the server counts what is free in its pools. By default it does
-# so every forty decode steps, and no drawn run is that long. And the tree publishes events, which nobody reads here.
-REPORTING = ("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq", "endpoint": ""}))
-REPORTS = ("reports", (PLAIN, LaunchChoice("each step, and events", REPORTING)))
+# so every forty decode steps, and no drawn run is that long. And the server publishes KV events.
+REPORTING = ("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq"}))
+EVENTS = LaunchChoice("each step, and events", REPORTING)
+REPORTS = ("reports", (PLAIN, EVENTS))
+REPORTS_OFTEN = ("reports", (PLAIN, EVENTS, EVENTS))  # also of what the host has
 CACHING = tuple(one.name for one in RECEIVES if CACHES in one.flags)
 # Decode servers with windows and a cache, whose pages have one token: what is not transferred gets slots, too.
 WINDOWS_OF_ONE = frozenset(
@@ -308,7 +310,7 @@ HOSTING = Launches(
         _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),
         ("time limits", (PLAIN, HURRY)),
         _one_more(*RARE, *RARE_WITH_HOST),
-        REPORTS,
+        REPORTS_OFTEN,
     ),
     never=frozenset(
         {

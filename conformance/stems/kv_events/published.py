@@ -7,7 +7,7 @@ from typing import Any
 
 from conformance.driver.protocol import Key as Page
 from conformance.driver.protocol import PublishedEvents
-from conformance.stems.kv_events.reader import READABLE, Key, Reader, WrongEvent, difference
+from conformance.stems.kv_events.reader import AGREE, READABLE, Key, Reader, WrongEvent, difference
 from conformance.stems.kv_events.texts import EMPTY, extended
 from conformance.stems.kv_events.wire import Malformed, parsed, shown
 
@@ -46,25 +46,33 @@ class Listener:
 
     def __init__(self, ask: Callable[[], PublishedEvents | Sequence[PublishedEvents] | None] | None) -> None:
         self._ask, self._reader, self._set = ask, Reader(), Reader(counting=False)
+        self._agree = True  # the two readers, so far
 
     def judge(self) -> WrongEvent | None:
-        """What breaks the law since the last time. After an answer that is not ``None`` nothing more is judged."""
+        """What breaks the law since the last time. After an answer that is not ``None`` nothing more is judged, but for
+        a reader that counts too much: then the one that keeps a set reads on.
+        """
         published = None if self._ask is None else self._ask()
+        differ = None
         for batch in [published] if isinstance(published, PublishedEvents) else published or ():
             wrong = self._judge(batch)
-            if wrong is not None:
+            if wrong is not None and wrong.law == AGREE:
+                differ = wrong
+            elif wrong is not None:
                 self._ask = None
                 return wrong
-        return None
+        return differ
 
     def _judge(self, batch: PublishedEvents) -> WrongEvent | None:
-        """What breaks the law in one batch, for the reader that counts, or for the one that keeps a set."""
-        begun = None if batch.number is None else self._reader.begins(batch.number)
-        found = begun or _wrong(self._reader, batch)
-        if found is not None:
-            return found
-        other = _wrong(self._set, batch) if batch.once else None
-        return None if other is None else other._replace(detail=f"a reader that keeps a set: {other.detail}")
+        """What breaks the law in one batch."""
+        reader = self._set if batch.once else self._reader
+        begun = None if batch.number is None else reader.begins(batch.number)
+        if wrong := begun or _wrong(reader, batch):
+            return wrong
+        if batch.once and self._agree and (wrong := _wrong(self._reader, batch)):
+            self._agree = False
+            return WrongEvent(AGREE, f"the reader that counts is wrong: {wrong.detail}")
+        return None
 
 
 def _wrong(reader: Reader, batch: PublishedEvents) -> WrongEvent | None:
