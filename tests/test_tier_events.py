@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from driven import NEWEST, driven
+from driven import NEWEST, driven, have
 
-from conformance.driver.protocol import Key, PublishedEvents
+from conformance.driver.protocol import Json, Key, PublishedEvents
 from conformance.engines.sglang.server.event_socket import PublishedBatches
 from conformance.engines.sglang.server.host_pages import HostPages
 from conformance.stems.kv_events.published import Listener
@@ -183,3 +184,52 @@ SERVED = """
         found.append({**said, "events": count})
     print(json.dumps(found))
 """
+
+FLAGS = [
+    *("--page-size", "4", "--max-total-tokens", "48", "--context-length", "40", "--max-running-requests", "2"),
+    *("--max-mamba-cache-size", "10", "--attention-backend", "triton", "--disable-overlap-schedule"),
+    *("--enable-hierarchical-cache", "--hicache-ratio", "2", "--hicache-write-policy", "write_through"),
+    *("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq"})),
+]
+PYTHON: Json = {"UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
+COPIES_END = [{"op": "copies_end", "stores": stores, "count": 1000} for stores in (True, False)]
+ENDS = [
+    {"op": "turn", "times": 6},
+    COPIES_END[0],
+    {"op": "turn", "times": 3},
+    COPIES_END[1],
+    {"op": "turn", "times": 3},
+]
+
+
+def prompt(request: int, fork: int) -> list[Json]:
+    """A client sends a prompt of 20 tokens, and the server makes turns until all is copied."""
+    tokens = [fork * 100 + at for at in range(20)]
+    return [{"op": "generate", "request": request, "tokens": tokens, "longest": 2, "fork": fork}, *ENDS]
+
+
+# The fourth prompt is loaded from the host. The host has room for four texts, and is emptied before the last prompt.
+TEXTS = [step for request, fork in enumerate((1, 2, 3, 1, 4, 5, 6)) for step in prompt(request, fork)]
+STEPS = [*TEXTS, {"op": "flush"}, {"op": "turn", "times": 3}, *prompt(7, 1)]
+FOUND = (
+    *("host_eviction_is_not_said", "host_copy_is_said_of_the_device", "load_is_not_said", "flush_is_not_said"),
+    *("demotion_is_said_of_the_host", "copy_is_said_when_it_begins", "idle_server_says_nothing"),
+    "small_batches_are_lost",
+)
+HARMLESS = ("one_event_a_page", "cleared_twice")
+
+
+@pytest.mark.engine
+def test_a_server_with_host_memory_is_right_and_wrong_events_of_it_are_found() -> None:
+    servers = [({}, ""), (PYTHON, ""), *((PYTHON, edit) for edit in (*HARMLESS, *FOUND))]
+    asked = [
+        ({"model": "full", "flags": FLAGS, "sessions": 0, "environment": core}, STEPS, edit) for core, edit in servers
+    ]
+    here = str(Path(__file__).parent)
+    said = driven(NEWEST, SERVED, str(have(NEWEST)), json.dumps(asked), here)
+    right, wrong = said[: -len(FOUND)], said[-len(FOUND) :]
+    for one in right:
+        assert "law" not in one
+        kinds = ("BlockStored GPU", "BlockStored CPU_PINNED", "BlockRemoved GPU", "BlockRemoved CPU_PINNED")
+        assert min(one["events"][kind] for kind in (*kinds, "AllBlocksCleared ")) > 0
+    assert {name: one.get("law") for name, one in zip(FOUND, wrong, strict=True)} == dict.fromkeys(FOUND, EXACT)
