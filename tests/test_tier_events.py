@@ -36,20 +36,23 @@ def removed(medium: str, *pages: Key) -> dict[str, Any]:
     return {"type": "BlockRemoved", "block_hashes": [page[-1] for page in pages], "medium": medium}
 
 
-def law_of(*batches: tuple[Sequence[dict[str, Any]], Mapping[str, Sequence[Key]]]) -> str | None:
+Batch = tuple[Sequence[dict[str, Any]], Mapping[str, Sequence[Key]]]  # its events, and the pages that are cached then
+
+
+def law_of(*batches: Batch) -> str | None:
     """The law that a server breaks by these batches of events, each beside the pages that it had cached then."""
     said = [PublishedEvents(e, tiers=tiers, number=n, once=True) for n, (e, tiers) in enumerate(batches)]
     wrong = Listener(lambda: said).judge()
     return None if wrong is None else wrong.law
 
 
-BOTH = ([stored(GPU, ONE, TWO), stored(CPU, ONE)], {GPU: [ONE, TWO], CPU: [ONE]})
+BOTH: Batch = ([stored(GPU, ONE, TWO), stored(CPU, ONE)], {GPU: [ONE, TWO], CPU: [ONE]})
 
 
 def test_a_server_that_says_what_each_memory_has_is_right() -> None:
-    demoted = [removed(GPU, TWO)], {GPU: [ONE], CPU: [ONE]}
-    loaded = [stored(GPU, TWO, parent=2), removed(CPU, ONE)], {GPU: [ONE, TWO], CPU: []}
-    cleared = [{"type": "AllBlocksCleared"}], {GPU: [], CPU: []}
+    demoted: Batch = [removed(GPU, TWO)], {GPU: [ONE], CPU: [ONE]}
+    loaded: Batch = [stored(GPU, TWO, parent=2), removed(CPU, ONE)], {GPU: [ONE, TWO], CPU: []}
+    cleared: Batch = [{"type": "AllBlocksCleared"}], {GPU: [], CPU: []}
     assert law_of(BOTH, demoted, loaded, cleared, BOTH) is None
 
 
@@ -71,19 +74,19 @@ def test_a_server_that_says_the_wrong_memory_is_found(
 
 
 def test_a_page_that_is_said_twice_is_wrong_for_a_reader_that_counts_alone() -> None:
-    again = [stored(CPU, ONE)], {GPU: [ONE, TWO], CPU: [ONE]}
-    gone = [removed(CPU, ONE)], {GPU: [ONE, TWO], CPU: []}
+    again: Batch = [stored(CPU, ONE)], {GPU: [ONE, TWO], CPU: [ONE]}
+    gone: Batch = [removed(CPU, ONE)], {GPU: [ONE, TWO], CPU: []}
     assert law_of(BOTH, again) is None
     assert law_of(BOTH, again, gone) == AGREE
-    twice = [removed(CPU, ONE), removed(CPU, ONE)], {GPU: [ONE, TWO], CPU: []}
+    twice: Batch = [removed(CPU, ONE), removed(CPU, ONE)], {GPU: [ONE, TWO], CPU: []}
     assert law_of(BOTH, again, twice) == REMOVED  # for a reader that keeps a set
 
 
 def test_a_reader_that_keeps_a_set_reads_on_where_the_other_one_is_wrong() -> None:
-    again = [stored(CPU, ONE)], {GPU: [ONE, TWO], CPU: [ONE]}
-    gone = [removed(CPU, ONE)], {GPU: [ONE, TWO], CPU: []}
+    again: Batch = [stored(CPU, ONE)], {GPU: [ONE, TWO], CPU: [ONE]}
+    gone: Batch = [removed(CPU, ONE)], {GPU: [ONE, TWO], CPU: []}
     said = [PublishedEvents(e, tiers=t, once=True) for e, t in (BOTH, again, gone)]
-    asked = [said, [], [PublishedEvents([], tiers={GPU: [ONE], CPU: []}, once=True)]]
+    asked: list[list[PublishedEvents]] = [said, [], [PublishedEvents([], tiers={GPU: [ONE], CPU: []}, once=True)]]
     listener = Listener(lambda: asked.pop(0))
     first = listener.judge()
     assert first is not None
@@ -192,7 +195,7 @@ FLAGS = [
     *("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq"})),
 ]
 PYTHON: Json = {"UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
-COPIES_END = [{"op": "copies_end", "stores": stores, "count": 1000} for stores in (True, False)]
+COPIES_END: list[Json] = [{"op": "copies_end", "stores": stores, "count": 1000} for stores in (True, False)]
 ENDS = [
     {"op": "turn", "times": 6},
     COPIES_END[0],
@@ -209,8 +212,8 @@ def prompt(request: int, fork: int) -> list[Json]:
 
 
 # The fourth prompt is loaded from the host. The host has room for four texts, and is emptied before the last prompt.
-TEXTS = [step for request, fork in enumerate((1, 2, 3, 1, 4, 5, 6)) for step in prompt(request, fork)]
-STEPS = [*TEXTS, {"op": "flush"}, {"op": "turn", "times": 3}, *prompt(7, 1)]
+TEXTS: list[Json] = [step for request, fork in enumerate((1, 2, 3, 1, 4, 5, 6)) for step in prompt(request, fork)]
+STEPS: list[Json] = [*TEXTS, {"op": "flush"}, {"op": "turn", "times": 3}, *prompt(7, 1)]
 FOUND = (
     *("host_eviction_is_not_said", "host_copy_is_said_of_the_device", "load_is_not_said", "flush_is_not_said"),
     *("demotion_is_said_of_the_host", "copy_is_said_when_it_begins", "idle_server_says_nothing"),
