@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ import greenlet
 import msgspec
 
 from conformance.driver.protocol import Key, PublishedEvents
-from conformance.engines.sglang.server.storing import StoppingThread, StorageQueue, Worker
+from conformance.engines.sglang.server.storing import Worker, threading_of
 
 Frames = Sequence[bytes]  # of one message: the topic, the number of the batch (8 bytes, big-endian), and the batch
 
@@ -58,7 +59,7 @@ def events_zmq(hears: Callable[[Frames], None]) -> SimpleNamespace:
     return SimpleNamespace(Context=SimpleNamespace(instance=lambda: context), Socket=EventSocket, **kinds)
 
 
-class EventQueue(StorageQueue):
+class EventQueue(Queue[Any]):
     """``queue.Queue`` between a server and the thread of its publisher, which takes each batch at once."""
 
     def __init__(self, maxsize: int = 0) -> None:
@@ -67,10 +68,15 @@ class EventQueue(StorageQueue):
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """See ``queue.Queue``."""
+        del block, timeout
         now = greenlet.getcurrent()
         if isinstance(now, Worker):
             self._taker = now
-        return super().get(block, timeout)
+            if self.empty():
+                now.stops()
+        if self.empty():
+            raise Empty
+        return super().get(block=False)
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """See ``queue.Queue``."""
@@ -80,15 +86,7 @@ class EventQueue(StorageQueue):
             self._taker.switch()
 
 
-class PublisherThread(StoppingThread):
-    """``threading.Thread`` of a publisher."""
-
-    def __init__(self, target: Callable[[], None], daemon: bool = False, name: str = "") -> None:
-        super().__init__(target, daemon)
-        self.name = name
-
-
-EVENTS_THREADING = SimpleNamespace(**{**vars(threading), "Thread": PublisherThread})
+EVENTS_THREADING = threading_of(threading)
 EVENTS_ATEXIT = SimpleNamespace(register=lambda _: None)
 
 

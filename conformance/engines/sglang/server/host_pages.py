@@ -14,8 +14,8 @@ from conformance.driver.protocol import Key
 
 
 @dataclass
-class _Copy:
-    """A copy to the host that is asked for. ``slots``: those that are not written yet. ``heard``: the server has heard
+class _HostCopy:
+    """A copy to the host that is asked for. ``slots``: those that are not written yet. ``told``: the server has heard
     of the end.
     """
 
@@ -23,22 +23,22 @@ class _Copy:
     slots: set[int]
     pages: frozenset[Key]
     taken: frozenset[int]
-    heard: bool = False
+    told: bool = False
 
     @property
     def ended(self) -> bool:
-        return self.heard and not self.slots
+        return self.told and not self.slots
 
 
 class HostPages:
     """The copies of one server to its host that have not ended."""
 
     def __init__(self) -> None:
-        self._copies: list[_Copy] = []
+        self._copies: list[_HostCopy] = []
 
     def asked(self, ack: int, slots: Iterable[int], pages: Iterable[Key]) -> None:
         """A copy of these pages into these slots is asked for. ``ack``: by which the server names its end."""
-        self._copies.append(_Copy(ack, set(slots), frozenset(pages), frozenset(slots)))
+        self._copies.append(_HostCopy(ack, set(slots), frozenset(pages), frozenset(slots)))
 
     def written(self, slots: Iterable[int]) -> None:
         """These slots are written."""
@@ -48,9 +48,9 @@ class HostPages:
 
     def heard(self, ack: int) -> None:
         """The server has heard of the end of a copy: the first of this name."""
-        found = next((copy for copy in self._copies if copy.ack == ack and not copy.heard), None)
+        found = next((copy for copy in self._copies if copy.ack == ack and not copy.told), None)
         if found is not None:
-            found.heard = True
+            found.told = True
         self._forget()
 
     def freed(self, slots: Iterable[int]) -> None:
