@@ -327,6 +327,9 @@ HOSTING = Launches(
             pair("write policy", "write_back", "storage", _storage(policy).name) for policy in STORAGE_POLICIES
         ),
         "host_server.unfenced_copy": frozenset({frozenset({("overlap", "on")})}),
+        "host_server.window_is_said": frozenset(
+            {frozenset({(MODEL, "windowed"), ("write policy", "write_back"), ("reports", EVENTS.name)})}
+        ),
         "host_server.refused_load": frozenset(
             pair(MODEL, name, "write policy", "write_back") for name in ("recurrent", "tracked")
         ),

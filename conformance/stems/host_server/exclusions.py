@@ -22,6 +22,9 @@ class HostServerExclusion(StrEnum):
     # Pages on the host that KV events say again when a window or a state of their text is copied there: what is said is
     # judged for readers that keep a set alone.
     SAID_AGAIN = "host_server.said_again"
+    # KV events where models have windows that are copied to the host before the full KV of their text:
+    # ``Launches.avoided``.
+    WINDOW_IS_SAID = "host_server.window_is_said"
     SLOW_STORAGE = "host_server.slow_storage"  # nodes that are saved when they are evicted: ``Launches.avoided``
     UNFENCED_COPY = "host_server.unfenced_copy"  # steps that overlap: ``Launches.avoided``
 
