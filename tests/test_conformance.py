@@ -35,6 +35,7 @@ from conformance.stems.block_pool.run import FINDS, OFFERED
 from conformance.stems.found import law_of
 from conformance.stems.host_server.run import HEARS, WAITS
 from conformance.stems.host_tier.run import STAYS
+from conformance.stems.kv_events.reader import AGREE
 from conformance.stems.lock_ref.projection import OWNED
 from conformance.stems.server.run import OWN_TEXT, SERVES
 from conformance.stems.server.served import ANSWERS, GOES_ON
@@ -55,6 +56,7 @@ SOON_FOUND = ("half_decode", "restore_under_lock", "released_slot_stays", "neste
 # What no law of the state says, and a run alone can see.
 RUN_LAWS = {
     ABORT,
+    AGREE,
     ANSWERED,
     COPIES_END,
     ENDS,

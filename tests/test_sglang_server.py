@@ -195,7 +195,9 @@ def stood_in(modules: dict[str, set[str]]) -> dict[str, Any]:
     ]
     network = Network(lambda _: no_server())
     devices = CopyDevice(), PassDevice()
-    put_in_place(Place(fake, lambda _: Socket(), type, ServerClock(int), no_server, *devices, network), rows)
+    put_in_place(
+        Place(fake, lambda _: Socket(), type, ServerClock(int), no_server, *devices, network, lambda _: None), rows
+    )
     return dict(vars(fake.module("groups")))
 
 

@@ -34,7 +34,7 @@ code of Slotproof raised, such as that of an adapter, is no verdict (``conforman
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -121,18 +121,29 @@ class PublishedEvents:
 
     ``events``: each as msgpack decodes it, see ``conformance.stems.kv_events.wire``. ``pages``: of each cached page the
     token ids from the start of the text to the end of the page. ``keys``: of each cached block its medium, its group of
-    layers and its hash, as events name them. An engine says one of the two; the other is ``None``.
+    layers and its hash, as events name them. ``tiers``: by medium, as events name it, the pages as in ``pages`` that
+    are cached there. An engine says one of the three; the others are ``None``.
+
+    ``number``: that of the batch, as its subscribers receive it; ``None`` where the events come in no batch. ``once``:
+    the engine has each page once in a medium, so that a reader that keeps a set must be right, too. ``when``: the
+    moment at which this is cached, in words; empty where that is clear.
     """
 
     events: Sequence[Any]
     pages: Collection[Key] | None = None
     keys: Collection[tuple[Any, int | None, int | bytes | str]] | None = None
+    tiers: Mapping[str, Collection[Key]] | None = None
+    number: int | None = None
+    once: bool = False
+    when: str = ""
 
 
 class PublishingEngine(Protocol):
     """An engine that publishes KV events. An engine of any stem may have this call; one without it is not asked."""
 
-    def published(self) -> PublishedEvents | None:
+    def published(self) -> PublishedEvents | Sequence[PublishedEvents] | None:
         """Takes the events since the last call, the first time since the engine was made. ``None``: in this
-        configuration the engine publishes none. Sent once after each call, after the snapshot.
+        configuration the engine publishes none. Sent once after each call, after the snapshot. An engine that
+        publishes several batches within one call, or none, returns a sequence of what was published with each batch
+        and was cached then; what is cached between two batches is not judged.
         """

@@ -103,9 +103,11 @@ SENDS = (
 )
 PREFILL_SERVER = "prefill server"
 # A line of statistics after each decode step, for which the server counts what is free in its pools. By default it does
-# so every forty decode steps, and no drawn run is that long. And the tree publishes events, which nobody reads here.
-REPORTING = ("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq", "endpoint": ""}))
-REPORTS = ("reports", (PLAIN, LaunchChoice("each step, and events", REPORTING)))
+# so every forty decode steps, and no drawn run is that long. And the server publishes KV events.
+REPORTING = ("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq"}))
+EVENTS = LaunchChoice("each step, and events", REPORTING)
+REPORTS = ("reports", (PLAIN, EVENTS))
+REPORTS_OFTEN = ("reports", (PLAIN, EVENTS, EVENTS))  # also of what the host has
 CACHING = tuple(one.name for one in RECEIVES if CACHES in one.flags)
 # Decode servers with windows and a cache, whose pages have one token: what is not transferred gets slots, too.
 WINDOWS_OF_ONE = frozenset(
@@ -317,7 +319,7 @@ HOSTING = Launches(
         _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),
         ("time limits", (PLAIN, HURRY)),
         _one_more(*RARE, *RARE_WITH_HOST),
-        REPORTS,
+        REPORTS_OFTEN,
     ),
     never=frozenset(
         {
@@ -334,6 +336,9 @@ HOSTING = Launches(
             pair("write policy", "write_back", "storage", _storage(policy).name) for policy in STORAGE_POLICIES
         ),
         "host_server.unfenced_copy": frozenset({frozenset({("overlap", "on")})}),
+        "host_server.window_is_said": frozenset(
+            {frozenset({(MODEL, "windowed"), ("write policy", "write_back"), ("reports", EVENTS.name)})}
+        ),
         "host_server.refused_load": frozenset(
             pair(MODEL, name, "write policy", "write_back") for name in ("recurrent", "tracked")
         ),

@@ -17,6 +17,7 @@ import torch
 from conformance.driver.protocol import EngineError
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.server.engine import INPUT, PREFIX, servers
+from conformance.engines.sglang.server.event_socket import Frames
 from conformance.stems.server.protocol import ServerPass
 
 PYTHON_CORE = {"UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
@@ -110,6 +111,9 @@ class LoadedServer:
     def copies_in_order(self) -> AbstractContextManager[None]:
         """No state is copied."""
         return nullcontext()
+
+    def hears(self, frames: Frames) -> None:
+        """Nobody listens to its KV events."""
 
     def accepts(self, request: int, start: int, most: int) -> int:
         """No draft is verified."""

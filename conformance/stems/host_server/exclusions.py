@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
+from conformance.stems.exclusions import LookedPast
 from conformance.stems.host_server.protocol import StorageOutcome
+from conformance.stems.kv_events.reader import AGREE
 
 
 class HostServerExclusion(StrEnum):
@@ -17,6 +19,12 @@ class HostServerExclusion(StrEnum):
     RAISING_STORAGE = "host_server.raising_storage"  # calls of the storage that raise
     # Loads that are refused since another one is under way, where models have recurrent layers: ``Launches.avoided``.
     REFUSED_LOAD = "host_server.refused_load"
+    # Pages on the host that KV events say again when a window or a state of their text is copied there: what is said is
+    # judged for readers that keep a set alone.
+    SAID_AGAIN = "host_server.said_again"
+    # KV events where models have windows that are copied to the host before the full KV of their text:
+    # ``Launches.avoided``.
+    WINDOW_IS_SAID = "host_server.window_is_said"
     SLOW_STORAGE = "host_server.slow_storage"  # nodes that are saved when they are evicted: ``Launches.avoided``
     UNFENCED_COPY = "host_server.unfenced_copy"  # steps that overlap: ``Launches.avoided``
 
@@ -27,3 +35,4 @@ def allowed(outcome: StorageOutcome, exclude: Collection[StrEnum]) -> StorageOut
 
 
 EXCLUSIONS = HostServerExclusion
+LOOKED_PAST = {HostServerExclusion.SAID_AGAIN: LookedPast(AGREE)}

@@ -19,7 +19,12 @@ PARENT, TEXT, REMOVED = "parent_is_believed", "one_text_for_a_hash", "removes_wh
 NUMBERED, EXACT = "batches_are_numbered", "believes_what_is_held"
 READABLE = "events_can_be_read"  # no law of the spec, which speaks of events that were read
 READABLE_SENTENCE = "Each event can be published and read: it has the fields that its format names, in plain values."
+AGREE = "readers_believe_one_thing"  # no law of the spec, which has one reader
+AGREE_SENTENCE = (
+    "Where an engine has each block once in a medium, a reader that counts believes what one believes that keeps a set."
+)
 UNSAID = 0  # the text of a block of which no event has said the text; no text has this number
+SENTENCES = {READABLE: READABLE_SENTENCE, AGREE: AGREE_SENTENCE}
 SHOWN = 4  # how many blocks a message names
 
 
@@ -32,8 +37,8 @@ class WrongEvent(NamedTuple):
     @property
     def sentence(self) -> str:
         """The law in English, as the spec says it."""
-        if self.law == READABLE:
-            return READABLE_SENTENCE
+        if self.law in SENTENCES:
+            return SENTENCES[self.law]
         found = stem.invariants.get(self.law) or stem.changes[self.law]
         return found.sentence
 
@@ -94,6 +99,11 @@ class Reader:
         """The number of the text that each believed block ends, and the hash of the block."""
         for known in self._known.values():
             yield from ((text, block) for block, (_, text) in known.items())
+
+    def tiers(self) -> Iterator[tuple[Medium, int, Hash]]:
+        """Of each believed block its medium, the number of the text that it ends, and its hash."""
+        for (medium, group), counts in self._said.items():
+            yield from ((medium, self._known[group][block][1], block) for block in counts)
 
     def _stored(self, event: Stored) -> WrongEvent | None:
         hashes, parent, tokens, size, medium, group, _ = event

@@ -87,6 +87,13 @@ DECODE = "disaggregation.decode"  # a server that gets prompts from a prefill se
 NEEDED = {"PagedTokenToKVPoolAllocator": ALLOCATOR, "SWATokenToKVPoolAllocator": SWA_ALLOCATOR}
 
 
+class Media(NamedTuple):
+    """The names of the device's memory and of the host's in KV events."""
+
+    device: str
+    host: str
+
+
 class TrackBuffers(NamedTuple):
     """The buffer in which a request's mamba state is tracked: none, one slot, or two (``doubled``); with ``lazy`` the
     second slot is allocated before a page boundary and given back after it.
@@ -336,6 +343,12 @@ class Release:
         """The tree, or its core, keeps a queue of KV events; other trees say nothing of what they cache."""
         holders = [holder for holder in (tree, getattr(tree, "tree_core", None)) if holder is not None]
         return any(getattr(holder, name, None) is not None for holder in holders for name in EVENTS)
+
+    @cached_property
+    def media(self) -> Media:
+        """How KV events name the memories of a server."""
+        names = self.imported.module(EVENT_TYPES).StorageMedium
+        return Media(str(names.GPU.value), str(names.CPU.value))
 
     def kind_of(self, tree: Any) -> str:
         """The kind of a tree that a server has built. Raises ``Unsupported`` for what a server without a prefix cache

@@ -118,7 +118,9 @@ class RustNodes:
                 if line.end <= len(text):
                     keys[at] = list(text[line.end - line.length : line.end])
                 at = line.parent
-        self._texts = set(longest.values())
+        shown = set(longest.values())
+        # An insert that is under way comes to its text later.
+        self._texts = self._texts | shown if self._core.has_ongoing_insert() else shown
         return keys
 
     # The parts of nodes.

@@ -82,6 +82,11 @@ def calls(thing: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
+def publishes_events(scheduler: Any) -> bool:
+    """A scheduler has been told to publish the KV events of its tree."""
+    return bool(scheduler.kv_events_publisher.enable_kv_cache_events)
+
+
 class Releases(NamedTuple):
     """Some releases: those whose ``module`` has ``name`` (see ``function``), and with ``lacking`` the others. An empty
     ``name``: those that have the module; each release has the module without a name, its package.

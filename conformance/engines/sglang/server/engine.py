@@ -7,7 +7,7 @@ The server's event loop runs in a greenlet of its own. It stops where it polls f
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial, wraps
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import greenlet
 import torch
 
-from conformance.driver.protocol import EngineError, Json, Unsupported
+from conformance.driver.protocol import EngineError, Json, Key, PublishedEvents, Unsupported
 from conformance.engines.importing import line_of
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
@@ -25,6 +25,7 @@ from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.decoding import DECODES_CACHE, DecodeSide, is_decode_server
 from conformance.engines.sglang.server.drafting import Drafts
+from conformance.engines.sglang.server.event_socket import Frames, PublishedBatches
 from conformance.engines.sglang.server.forking import forked
 from conformance.engines.sglang.server.host_memory import HostWatch
 from conformance.engines.sglang.server.launching import Launcher
@@ -130,7 +131,8 @@ class Servers:
         self._decode_servers = partial(DecodeServers, imported)
         self.network = Network(self._prefill_server)
         clock = ServerClock(self._turns)
-        place = Place(imported, self._socket, runner, clock, self._running, self.device, self.streams, self.network)
+        devices = self.device, self.streams, self.network
+        place = Place(imported, self._socket, runner, clock, self._running, *devices, self._hears)
         put_in_place(place)
         watch_functions(imported)
         self.now: RunningServer | None = None
@@ -155,6 +157,9 @@ class Servers:
         assert self.now is not None, "a server computes while it runs"
         return self.now
 
+    def _hears(self, frames: Frames) -> None:
+        self._running().hears(frames)
+
     def _passed(self, passes: list[ServerPass]) -> list[list[int]]:
         return self._running().passed(passes)
 
@@ -172,6 +177,9 @@ class RunningServer(Drafts, Protocol):
 
     def copies_in_order(self) -> AbstractContextManager[None]:
         """While this lasts, the server copies states as a part of a forward pass."""
+
+    def hears(self, frames: Frames) -> None:
+        """The server has published KV events."""
 
 
 class SGLangServer:
@@ -231,6 +239,8 @@ class SGLangServer:
         self._reader = ServerReader(self.release, self.scheduler, self)
         if self._reader.stateful or self.host is not None or decodes or prefills:
             self._watch.watch_results(self.scheduler)
+        self._batches = self._events_of() if self._reader.publishes else None
+        self._rested = False  # when it polled last, and had no turn yet in which it publishes what is left
         self.shape = self._reader.shape(config)
         self.ran = self._reader.ran
         self.overlaps = bool(self.scheduler.enable_overlap)
@@ -458,6 +468,7 @@ class SGLangServer:
         self._left -= self._asked_back | self._told
         self.admitted &= self.requests.keys()
         here = {number: self._known(number) for number in self.requests}
+        self._note_rest(batch)
         self._stop(ServerEvent(POLL, here, batch=batch, waiting=waiting, unanswered=sorted(self._left)))
 
     def _note_ends(self) -> None:
@@ -584,6 +595,33 @@ class SGLangServer:
                 self.scheduler.pool_stats_observer.get_pool_stats()
             )
         return list(words) if leaks else []
+
+    # KV events.
+
+    def _events_of(self) -> PublishedBatches:
+        if self.host is not None:
+            self.host.follow_pages(self._reader.pages_of)
+        return PublishedBatches(self._cached)
+
+    def _cached(self) -> Mapping[str, Sequence[Key]]:
+        return self._reader.cached(None if self.host is None else self.host.whole)
+
+    def hears(self, frames: Frames) -> None:
+        """The server has published KV events."""
+        assert self._batches is not None, "a server whose tree keeps no events publishes none"
+        self._batches.hears(frames)
+
+    def _note_rest(self, batch: int) -> None:
+        """A server that has nothing to do publishes, in the turn after the one in which it had something to do."""
+        rests = not batch and not self.requests and not self.scheduler._engine_paused
+        rests = rests and bool(self.scheduler.is_fully_idle())
+        if rests and self._rested and self._batches is not None:
+            self._batches.rests()
+        self._rested = rests
+
+    def published(self) -> list[PublishedEvents] | None:
+        """The batches of KV events that the server has published, each with the pages that it had cached then."""
+        return None if self._batches is None else self._batches.take()
 
     # Snapshots.
 

@@ -7,16 +7,17 @@ the stream to which the call belongs (``copying``).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
 
-from conformance.driver.protocol import EngineError, Unsupported
+from conformance.driver.protocol import EngineError, Key, Unsupported
 from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import has_storage, marks_of, orders_loads, recurrent_layers
 from conformance.engines.sglang.server.copying import CopyDevice, CopyStream
+from conformance.engines.sglang.server.host_pages import HostPages
 from conformance.engines.sglang.server.storage_memory import STAGED, StorageWatch, watch_call
 from conformance.stems.host_server.protocol import HostPoolSnapshot, HostStep, Pair
 
@@ -45,10 +46,20 @@ class HostWatch:
         self._noted: set[int] = set()  # the operations in the controller's queues that are noted
         self._taken: set[tuple[str, int]] = set()  # slots that were taken, for no operation yet
         self._barriers: Any = None
+        self._pages = HostPages()
+        self._pages_of: Callable[[int], Collection[Key]] = _no_pages
         self.steps: list[HostStep] = []
         self._watch()
         watched = scheduler, NAMES, self._slots, self._free, self._note_storage
         self.storage = StorageWatch(*watched) if has_storage(self._controller) else None
+
+    def follow_pages(self, of: Callable[[int], Collection[Key]]) -> None:
+        """From now on it is followed which pages are copied to the host. ``of``: the pages of a node."""
+        self._pages_of = of
+
+    def whole(self, pages: Collection[Key]) -> list[Key]:
+        """Those of these pages with slots on the host that are copied there, so that the server has heard of it."""
+        return self._pages.whole(pages)
 
     def take(self) -> list[HostStep]:
         """What the server has done since this was called last."""
@@ -146,10 +157,14 @@ class HostWatch:
         self._taken -= {(name, slot) for slot in slots}
         if pairs:
             self.steps.append(HostStep("freed", name, pairs))
+            if name == FULL:
+                self._pages.freed(slot for slot, _ in pairs)
         return real(indices)
 
     def _cleared(self, name: str, real: Callable[..., Any]) -> Any:
         self.steps.append(HostStep("cleared", name))
+        if name == FULL:
+            self._pages.cleared()
         return real()
 
     def _writes(self, real: Callable[..., Any], *args: Any, **given: Any) -> Any:
@@ -174,7 +189,10 @@ class HostWatch:
                 pairs = pairs_of(host, device, self.pages[name])
                 self._taken -= {(name, slot) for slot, _ in pairs}
                 if pairs:
-                    self.steps.append(HostStep(kind, name, pairs, ack=operation.node_ids[0]))
+                    ack = operation.node_ids[0]
+                    self.steps.append(HostStep(kind, name, pairs, ack=ack))
+                    if name == FULL and kind == "reserved":
+                        self._pages.asked(ack, [slot for slot, _ in pairs], self._pages_of(ack))
 
     def _moved(self, operation: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
         """What an operation of the controller moves, of each pool. A pool that has no places of its own moves with
@@ -192,6 +210,8 @@ class HostWatch:
             answer = real(*args, **given)
             gone = [ack for ack in before if ack not in getattr(self._tree, ongoing)]
             self.steps.extend(HostStep(kind, ack=ack) for ack in gone)
+            for ack in gone if kind == "published" else ():
+                self._pages.heard(ack)
             return answer
 
         return call
@@ -227,7 +247,17 @@ class HostWatch:
         self._copies += 1
         number = self._copies
         self.steps.append(HostStep("stores" if stores else "loads", name, pairs, copy=number, fenced=stream.fenced))
-        stream.begin(lambda: self.steps.append(HostStep("ended", name, copy=number)))
+        written = [slot for slot, _ in pairs] if stores and name == FULL else []
+        stream.begin(functools.partial(self._ended, HostStep("ended", name, copy=number), written))
+
+    def _ended(self, step: HostStep, written: list[int]) -> None:
+        self.steps.append(step)
+        self._pages.written(written)
+
+
+def _no_pages(_: int) -> Collection[Key]:
+    """Nobody follows which pages are copied."""
+    return ()
 
 
 def pairs_of(host: Tensor, device: Tensor, size: int) -> tuple[Pair, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from conformance.driver.protocol import Json, Unsupported
+from conformance.driver.protocol import Json, Key, Unsupported
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.sglang.driving.reading import (
     TreeReader,
+    cached_pages,
     mapping_of,
     slot_names,
     slots_in_row,
@@ -19,8 +20,9 @@ from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.nodes import TreeNode, is_handle
 from conformance.engines.sglang.releases.release import Release
-from conformance.engines.sglang.releases.server_parts import says_tracked_lengths, sorts_freed_pages
+from conformance.engines.sglang.releases.server_parts import publishes_events, says_tracked_lengths, sorts_freed_pages
 from conformance.engines.sglang.releases.states import CopiesOfStates, track_buffers
+from conformance.engines.sglang.releases.tiers import Tiers
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
 from conformance.stems.lock_ref.protocol import LockRefSnapshot
 from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot
@@ -58,6 +60,9 @@ class ServerReader:
         adapter = PairAdapter if self.windowed else PoolAdapter
         self._pools = adapter(allocator, self.page_size, released=release.release_list)
         self.begin()
+        self.publishes = publishes_events(scheduler) and release.publishes(self._inner)
+        self._media = release.media if self.publishes else None
+        self._tiers: Tiers | None = None
 
     def begin(self) -> None:
         """The tree is new: it was built, or emptied. Its nodes get numbers from 0 on."""
@@ -97,6 +102,29 @@ class ServerReader:
     def read_tree(self) -> LockRefSnapshot:
         """The tree."""
         return self._tree.read(self.read_pools())
+
+    def cached(self, whole: Callable[[Collection[Key]], list[Key]] | None) -> dict[str, list[Key]]:
+        """The pages that are cached, by medium. ``whole``: those of the pages with slots on the host that are copied
+        there; ``None``: the server has no host memory.
+        """
+        assert self._media is not None, "the tree publishes no events"
+        if whole is None:
+            return {self._media.device: cached_pages(self._nodes(), self.page_size)}
+        pages = self._of_tiers.read()
+        return {self._media.device: pages.device, self._media.host: whole(pages.host)}
+
+    def pages_of(self, node: int) -> list[Key]:
+        """The pages of a node of a tree with host memory, which is on the device."""
+        return self._of_tiers.of(node)
+
+    @property
+    def _of_tiers(self) -> Tiers:
+        if self._tiers is None:
+            self._tiers = Tiers(self._inner, self._nodes, self.page_size)
+        return self._tiers
+
+    def _nodes(self) -> list[TreeNode]:
+        return self._tree.nodes.read(mapping_of(self.read_pools()))
 
     def state_slot(self, row: int) -> int:
         """The state slot that the kernels read and write for a row; 0 where a model has no states."""

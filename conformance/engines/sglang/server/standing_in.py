@@ -35,6 +35,13 @@ from conformance.engines.sglang.releases.server_parts import (
 from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.drafting import Drafts, worker_class
+from conformance.engines.sglang.server.event_socket import (
+    EVENTS_ATEXIT,
+    EVENTS_THREADING,
+    EventQueue,
+    Frames,
+    events_zmq,
+)
 from conformance.engines.sglang.server.network import FUTURES, HOST, Network, TransferEngine, beside_of, clock_of
 from conformance.engines.sglang.server.sending import ChunkQueue
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
@@ -66,7 +73,7 @@ DRAFTING = (
 CONTROLLER, HOST_POOLS = "managers.cache_controller", "mem_cache.pool_host.common"
 SIM_STORAGE = "mem_cache.storage.sim_storage"  # a storage behind host memory that keeps keys alone
 HASHES = "mem_cache.cpp_utils.native_hash"
-EVENTS = "managers.scheduler_components.kv_events_publisher"
+EVENTS = "disaggregation.kv_events"
 POLICY = "managers.schedule_policy"
 SHARED = 4  # tokens: requests that wait and share so many wait for each other, where the tree has no more of them
 BOOTSTRAP = "distributed.bootstrap"  # it makes the parallel groups
@@ -80,8 +87,8 @@ class Place:
     ``sockets`` is called with the name of a socket. ``runner`` makes the class that stands for ``ModelRunner`` of that
     class. ``clock``: the time of the server that runs. ``drafts``: the server that runs. ``device``: streams and events
     where the release copies to and from host memory. ``streams``: all others. ``network``: of decode servers.
-    ``groups``: the parallel groups of this process, or the names of the calls that have made them; empty before the
-    first server.
+    ``hears`` is called with each message to the subscribers of the server that runs. ``groups``: the parallel groups of
+    this process, or the names of the calls that have made them; empty before the first server.
     """
 
     imported: Imported
@@ -92,6 +99,7 @@ class Place:
     device: CopyDevice
     streams: PassDevice
     network: Network
+    hears: Callable[[Frames], None]
     groups: dict[str, Any] = field(default_factory=dict)
 
 
@@ -170,16 +178,6 @@ def _files(_: Place) -> Callable[..., ModelFiles]:
         return ModelFiles(**json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
 
     return get_config
-
-
-class EventsForNobody:
-    """A publisher of the events of a tree to which nobody listens."""
-
-    def publish(self, _: Any) -> None:
-        """A batch of events is lost."""
-
-    def describe_local_source(self, _: int) -> None:
-        """Nobody is told where events come from."""
 
 
 def _loaded(_: Place) -> Callable[..., Any]:
@@ -576,10 +574,15 @@ ROWS: tuple[StandInRow, ...] = (
     StandInRow(MOONCAKE, "zmq", lambda place: place.network.sockets, NO_PACKAGE, NO_NETWORK, Releases(MOONCAKE, "zmq")),
     StandInRow(
         EVENTS,
-        "EventPublisherFactory",
-        lambda _: StandIn(create=lambda *_: EventsForNobody()),
+        "zmq",
+        lambda place: events_zmq(place.hears),
         NO_PACKAGE,
-        "events are told, and nobody listens",
+        "a batch of KV events is with its one subscriber at once; nobody asks for older ones",
+    ),
+    StandInRow(EVENTS, "threading", lambda _: EVENTS_THREADING, ONE_ORDER, "a batch is sent when it is published"),
+    StandInRow(EVENTS, "Queue", lambda _: EventQueue, ONE_ORDER, "nobody waits for time to pass"),
+    StandInRow(
+        EVENTS, "atexit", lambda _: EVENTS_ATEXIT, "a server of a run is not shut down", "its thread ends with it"
     ),
     StandInRow(
         EVERYWHERE,

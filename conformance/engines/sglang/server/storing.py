@@ -83,9 +83,9 @@ class StorageQueue(Queue[Any]):
 class StoppingThread:
     """``threading.Thread`` of a function that takes items from a queue until it is told to end."""
 
-    def __init__(self, target: Callable[[], None], daemon: bool = False) -> None:
+    def __init__(self, target: Callable[[], None], daemon: bool = False, name: str = "") -> None:
         del daemon
-        self.name = target.__name__
+        self.name = name or target.__name__
         self._worker = Worker(target)
 
     def start(self) -> None:
