@@ -38,6 +38,7 @@ from conformance.stems.host_tier.run import STAYS
 from conformance.stems.kv_events.reader import AGREE
 from conformance.stems.lock_ref.projection import OWNED
 from conformance.stems.server.run import OWN_TEXT, SERVES
+from conformance.stems.server.sendings import SENDS_OWN
 from conformance.stems.server.served import ANSWERS, GOES_ON
 from conformance.stems.server.served import HEARS as READS
 from conformance.stems.session_trim.projection import ROW_OWNED, SLOT_OWNED
@@ -64,6 +65,7 @@ RUN_LAWS = {
     OWNED,
     PROGRESS,
     COMPUTES_OWN,
+    SENDS_OWN,
     SERVES,
     STATES,
     ROW_OWNED,

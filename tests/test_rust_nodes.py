@@ -27,6 +27,10 @@ class Core:
     def begin_insert(self, _: Any) -> None:
         """Nothing is inserted: the reader notes the key."""
 
+    def has_ongoing_insert(self) -> bool:
+        """None is under way."""
+        return False
+
     def match_full_device_prefix(self, key: tuple[int, ...]) -> tuple[int, int, None]:
         """How many tokens of a key are in the tree, and the node to which it leads."""
         return len(key), CHILD if key == BELOW else next(ident for ident, own in KEYS.items() if own == key), None

@@ -24,7 +24,8 @@ AGREE_SENTENCE = (
     "Where an engine has each block once in a medium, a reader that counts believes what one believes that keeps a set."
 )
 UNSAID = 0  # the text of a block of which no event has said the text; no text has this number
-SENTENCES = {READABLE: READABLE_SENTENCE, AGREE: AGREE_SENTENCE}
+NAMED = ((READABLE, READABLE_SENTENCE), (AGREE, AGREE_SENTENCE))
+SENTENCES = dict(NAMED)
 SHOWN = 4  # how many blocks a message names
 
 
