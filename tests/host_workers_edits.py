@@ -158,6 +158,19 @@ def _steps(lock: Any, count: int) -> None:
         lock.do(op="complete")
 
 
+def _steps_alone(lock: Any, count: int) -> None:
+    """Steps in which no load is done."""
+    for _ in range(count):
+        lock.do(op="schedule")
+        lock.do(op="complete")
+
+
+def _load_begins(lock: Any) -> None:
+    """A prompt is asked for, and 8 of its tokens are loaded from another server with a step that is in flight."""
+    lock.do(op="add", request=1, tokens=PROMPT, outputs=1, elsewhere=8)
+    lock.do(op="schedule")
+
+
 def _copies(lock: Any, worker: int | None = None) -> None:
     """The copies to host memory are done on one worker, or on both."""
     for job in lock.run.exchange.storing(worker):
@@ -165,8 +178,8 @@ def _copies(lock: Any, worker: int | None = None) -> None:
 
 
 def _asks_while_the_second_copies(lock: Any, before: int) -> None:
-    """So many prompts are copied by both workers, the next one by the first worker alone, and is then asked for again
-    while the device has forgotten it.
+    """``before`` prompts are copied by both workers, and the next one by the first worker alone. The device forgets
+    this prompt, and then it is asked for again.
     """
     for request in range(1, before + 2):
         lock.do(op="add", request=request, tokens=[100 * request + n for n in PROMPT], outputs=1)
@@ -186,27 +199,23 @@ def copied(lock: Any) -> None:
 
 
 def copied_after_others(lock: Any) -> None:
-    """Copies before it were done on both."""
+    """The prompt that is asked for comes after two that both workers have copied."""
     _asks_while_the_second_copies(lock, 2)
 
 
 def loaded(lock: Any) -> None:
     """A load from another server is done on one of two workers, and the scheduler makes steps."""
-    lock.do(op="add", request=1, tokens=PROMPT, outputs=1, elsewhere=8)
-    lock.do(op="schedule")
+    _load_begins(lock)
     lock.do(op="arrive", request=1, worker=1)
     lock.do(op="complete")
-    for _ in range(2):
-        lock.do(op="schedule")
-        lock.do(op="complete")
+    _steps_alone(lock, 2)
     lock.do(op="arrive", request=1, worker=0)
     _steps(lock, 3)
 
 
 def lost_on_one(lock: Any) -> None:
     """A load has failed on the worker that ends it first, and not on the other one."""
-    lock.do(op="add", request=1, tokens=PROMPT, outputs=1, elsewhere=8)
-    lock.do(op="schedule")
+    _load_begins(lock)
     lock.do(op="arrive", request=1, worker=0, lost=1)
     lock.do(op="complete")
     lock.do(op="schedule")
@@ -217,8 +226,7 @@ def lost_on_one(lock: Any) -> None:
 
 def lost_in_one_step(lock: Any) -> None:
     """Both workers end a load in one step, and it has failed on the first one alone."""
-    lock.do(op="add", request=1, tokens=PROMPT, outputs=1, elsewhere=8)
-    lock.do(op="schedule")
+    _load_begins(lock)
     lock.do(op="arrive", request=1, worker=0, lost=1)
     lock.do(op="arrive", request=1, worker=1)
     lock.do(op="complete")
@@ -279,9 +287,7 @@ def loaded_again(lock: Any) -> None:
     assert lock.run.exchange.incoming() == [2]
     lock.do(op="arrive", request=2, worker=0)
     lock.do(op="complete")
-    for _ in range(2):
-        lock.do(op="schedule")
-        lock.do(op="complete")
+    _steps_alone(lock, 2)
     _steps(lock, 12)
     assert not lock.run.waiting()
 

@@ -28,7 +28,7 @@ class Core:
         """Nothing is inserted: the reader notes the key."""
 
     def has_ongoing_insert(self) -> bool:
-        """None is under way."""
+        """No insert is under way."""
         return False
 
     def match_full_device_prefix(self, key: tuple[int, ...]) -> tuple[int, int, None]:

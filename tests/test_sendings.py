@@ -22,8 +22,8 @@ SLOTS = ((0, 11), (1, 12), (2, 13))
 
 @dataclass
 class Served:
-    """A run of a server with one request of three tokens, which are in the slots from 11 on; in the pools for windows
-    and for states in those from 21 and from 31 on. ``shape``: of its memory.
+    """A run of a server with one request of three tokens. Their slots in the full pool begin at 11, in the SWA pool at
+    21, and the states after them in the pool of states at 31. ``shape``: of the server's memory.
     """
 
     kept: int = 0

@@ -72,14 +72,8 @@ TUNINGS: tuple[Json | None, ...] = (
     {"retention": 4, "match": 2},
     {"retention": 0, "adaptive": True},
 )
-OF_TRANSFERS = (
-    "reoffers",
-    "failure",
-    "both_ways",
-    "host",
-    "servers",
-    "workers",
-)  # what is configured of transfers alone
+# What is configured of transfers alone.
+OF_TRANSFERS = ("reoffers", "failure", "both_ways", "host", "servers", "workers")
 CONFIG = {
     "layers": st.integers(0, len(LAYERS) - 1),
     "drafts": st.integers(0, len(DRAFTS) - 1),

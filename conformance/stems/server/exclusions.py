@@ -132,8 +132,9 @@ def may_take_back(run: ServedClients, exclude: Collection[StrEnum]) -> bool:
 
 
 def may_ask_for(run: ServedClients, exclude: Collection[StrEnum], length: int) -> bool:
-    """Whether a client may send a prompt of so many tokens. A decode server with windows and a cache gives it SWA slots
-    for a window before its last token, from the beginning of a page on; and hears of those of the window behind it.
+    """Whether a client may send a prompt of so many tokens. A prefill server may reject a long one. A decode server
+    with windows and a cache gives a prompt SWA slots for a window before its last token, from the beginning of a page
+    on; and hears of those of the window behind that token.
     """
     shape, lacks = run.engine.shape, run.lacks
     if ServerExclusion.REJECTED_IS_SENT in exclude and SENDS not in lacks and length > run.longest // 3:
