@@ -12,7 +12,7 @@ number from 1 on: ``slot * blocks_per_chunk + part + 1``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,8 +21,11 @@ from conformance.engines.vllm.settings import HostTier
 from conformance.engines.vllm.transfers import AllGroups
 from conformance.stems.block_cache.protocol import Copies, RequestLoad, Tables
 from conformance.stems.host_tier.protocol import HostTierSnapshot
+from conformance.stems.kv_events.reader import Key
+from conformance.stems.kv_events.wire import Medium
 
 CONNECTOR = "distributed.kv_transfer.kv_connector.v1.offloading"
+MEDIUM = "CPU"  # as its KV events call host memory
 
 
 class HalfTold:
@@ -47,7 +50,8 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnect
 
         def get_manager(self) -> Any:
             """The release's manager."""
-            return manager.CPUOffloadingManager(host.slots, cache_policy=host.policy, store_threshold=host.threshold)
+            more = {"store_threshold": host.threshold, "enable_events": self.kv_events_config.enable_kv_cache_events}
+            return manager.CPUOffloadingManager(host.slots, cache_policy=host.policy, **more)
 
         def get_worker(self, kv_caches: Any) -> Any:
             """The workers are those of the run."""
@@ -111,6 +115,15 @@ class HostCopies(AllGroups, ABC):
     def shown(self) -> HostTierSnapshot:
         """Host memory, as the release has it."""
 
+    @abstractmethod
+    def cached(self, named: Callable[[bytes, Medium], Key]) -> list[Key]:
+        """What host memory has, as KV events name it. ``named``: the name of a hash in a medium."""
+
+    def take_events(self) -> Iterable[Any]:
+        """The KV events of host memory."""
+        events: Iterable[Any] = self.real.take_events()
+        return events
+
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens behind the ``num_computed_tokens`` first are in host memory."""
         self._loaded[request.request_id] = (num_computed_tokens, 0, ())
@@ -152,6 +165,10 @@ class HostConnector(HostCopies):
         numbers = {key: number for number, key in enumerate(host_slots.chunks(self.real.manager), start=1)}
         shown = host_slots.shown(self.real.manager, lambda key: numbers.setdefault(key, len(numbers) + 1))
         return replace(shown, busy=self.has_pending_push_work())
+
+    def cached(self, named: Callable[[bytes, Medium], Key]) -> list[Key]:
+        """The keys that can be found: their copies have ended."""
+        return [named(key, MEDIUM) for key, (_, count) in host_slots.chunks(self.real.manager).items() if count >= 0]
 
     # What a scheduler calls.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import FunctionType, MethodType
 from typing import Any
@@ -27,11 +27,14 @@ from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.settings import HostTier
 from conformance.stems.block_cache.protocol import Copies, RequestLoad
 from conformance.stems.host_tier.protocol import WRITTEN, HostTierSnapshot
+from conformance.stems.kv_events.reader import Key
+from conformance.stems.kv_events.wire import Medium
 
 FOLDER = "v1.simple_kv_offload"
 CONNECTOR = "distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector"
 AWAKE = "has_pending_push_work"  # by which a connector keeps the server's loop awake
 LAZY = "lazy"
+LOCALITY = "LOCAL"  # as KV events call memory of the server's machine
 
 
 def made(imported: Any, config: Any, groups: Any, host: HostTier, sizes: Mapping[str, int]) -> HostPoolConnector:
@@ -129,6 +132,12 @@ class HostPoolConnector(HostCopies):
             busy=self.has_pending_push_work(),
             reading=Counter(place for copies in self._loading.values() for place, _ in copies),
         )
+
+    def cached(self, named: Callable[[bytes, Medium], Key]) -> list[Key]:
+        """The hashes of the pool. A release from before 0.30.0 says nothing of what it stores there."""
+        medium = getattr(self.real, "kv_event_medium", None)
+        found = self.real.cpu_block_pool.cached_block_hash_to_block._cache if medium else ()
+        return [named(key, (medium, LOCALITY, None)) for key in found]
 
     # What a scheduler calls.
 

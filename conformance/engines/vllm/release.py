@@ -31,6 +31,8 @@ from conformance.engines.vllm.server_connector import SAYS_OF_ITSELF, ServerConn
 from conformance.engines.vllm.settings import Setup, Tuning
 from conformance.engines.vllm.transfers import AllGroups, Factory
 from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW
+from conformance.stems.kv_events.reader import Key
+from conformance.stems.kv_events.wire import Medium
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
 REAL = frozenset({"packaging", "torch", "numpy", "msgspec", "cbor2", "regex", "psutil"})
@@ -212,13 +214,14 @@ class VLLMRelease:
         """A KV event as a subscriber decodes it."""
         return msgspec.to_builtins(event, builtin_types=(bytes,))
 
-    def event_key(self, key: bytes) -> tuple[str, int | None, int | bytes]:
-        """The medium, the group of layers and the hash by which events name a hash of the pool. In events of older
-        releases no group is named.
+    def event_key(self, key: bytes, medium: Medium | None = None) -> Key:
+        """The medium, the group of layers and the hash by which events name a hash of the device's pool, or of another
+        ``medium``. In events of older releases no group is named.
         """
         group, digest = self.split(key)
         named = "group_idx" in self._kv_events.BlockStored.__struct_fields__
-        return self._kv_events.MEDIUM_GPU, group if named else None, self._utils.maybe_convert_block_hash(digest)
+        place = self._kv_events.MEDIUM_GPU if medium is None else medium
+        return place, group if named else None, self._utils.maybe_convert_block_hash(digest)
 
     # Requests.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import lcm
 from typing import Any
 
@@ -40,14 +40,22 @@ from conformance.stems.vetting import told
 
 
 class StandInPublisher:
-    """Stands for the publisher of a server: it keeps the events of each batch."""
+    """Stands for the publisher of a server: it keeps each batch, beside what is cached when it is published. ``seen``:
+    the batch with that.
+    """
 
-    def __init__(self, events: list[Any]) -> None:
-        self._events = events
+    def __init__(self, seen: Callable[[Any], PublishedEvents]) -> None:
+        self._seen = seen
+        self._batches: list[PublishedEvents] = []
 
     def publish(self, batch: Any) -> None:
-        """Keeps the events of one batch."""
-        self._events += batch.events
+        """Keeps one batch."""
+        self._batches.append(self._seen(batch))
+
+    def taken(self) -> list[PublishedEvents]:
+        """The batches since the last call."""
+        batches, self._batches = self._batches, []
+        return batches
 
 
 class VLLMScheduler:
@@ -78,8 +86,8 @@ class VLLMScheduler:
         self._aggregator = release.aggregator(self._scheduler.connector, ranks) if ranks > 1 else None
         self._states = StatesOfPasses(self._sizes)
         self._flying: deque[Any] = deque()
-        self._published: list[Any] = []
-        self._scheduler.kv_event_publisher = StandInPublisher(self._published)
+        self._publisher = StandInPublisher(self._batch)
+        self._scheduler.kv_event_publisher = self._publisher
 
     @property
     def moves(self) -> list[Move]:
@@ -199,15 +207,15 @@ class VLLMScheduler:
         asked = numbers(self._release.pinned(self._manager))
         return Counter(self._watched.held()) + Counter({} if self._host is None else self._host.held()) + Counter(asked)
 
-    def published(self) -> PublishedEvents | None:
-        """What the scheduler has published, and what the pool has said since, beside the hashes that the pool has."""
-        if not self._setup.events:
-            return None
-        pool = self._manager.block_pool
-        events = [*self._published, *self._manager.take_events()]
-        self._published.clear()
-        keys = [self._release.event_key(key) for key in self._release.found(pool)]
-        return PublishedEvents([self._release.event(event) for event in events], keys=keys)
+    def published(self) -> list[PublishedEvents] | None:
+        """The batches that the scheduler has published."""
+        return self._publisher.taken() if self._setup.events else None
+
+    def _batch(self, batch: Any) -> PublishedEvents:
+        """A batch, with the hashes that the pool and host memory have when it is published."""
+        device = [self._release.event_key(key) for key in self._release.found(self._manager.block_pool)]
+        host = [] if self._host is None else self._host.cached(self._release.event_key)
+        return PublishedEvents([self._release.event(event) for event in batch.events], keys=[*device, *host])
 
     # What the scheduler says.
 

@@ -51,7 +51,7 @@ class AllGroups:
         return False
 
     def take_events(self) -> tuple[Any, ...]:
-        """No KV events of other servers, and none of host memory."""
+        """No KV events of other servers."""
         return ()
 
     def get_kv_connector_stats(self) -> None:

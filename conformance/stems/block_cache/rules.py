@@ -165,7 +165,7 @@ def _sizes_of_kind(config: Json, kind: str) -> list[int]:
 
 def _without_servers(config: Json) -> Json:
     """The configuration with host memory alone."""
-    alone = {"events": False, "reoffers": False, "failure": "recompute"}
+    alone = {"reoffers": False, "failure": "recompute"}
     return {**_without(config, "servers", "both_ways"), **alone}
 
 
@@ -228,8 +228,8 @@ class BlockCacheMachine(StemMachine):
             known.pop("tuning")
         if known.get("host") is None:
             known = _without(known, "host", "servers")
-        else:
-            known = known | {"events": False} if known["servers"] else _without_servers(known)
+        elif not known["servers"]:
+            known = _without_servers(known)
         if has_own_connector(known):
             known |= {"both_ways": known["reoffers"], "reoffers": False}
         less: list[Json] = [

@@ -143,8 +143,8 @@ class Reader:
             return None
         else:
             return UNSAID
-        # Where blocks are left out, nobody can tell which tokens are whose.
-        return text if len(event.tokens) == len(event.hashes) * event.size else UNSAID
+        # Where the tokens are not said, or blocks are left out, nobody can tell which tokens are whose.
+        return text if event.size and len(event.tokens) == len(event.hashes) * event.size else UNSAID
 
     def _removed(self, event: Removed) -> WrongEvent | None:
         hashes, medium, group = event

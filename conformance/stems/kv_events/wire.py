@@ -27,7 +27,8 @@ class Stored(NamedTuple):
     """Blocks were stored, one after the other in a text.
 
     ``parent``: the hash of the block before the first one; ``None``: the first one begins a text. ``tokens``: the token
-    ids of all blocks. ``size``: the tokens of a block. ``chained``: the group keeps whole prefixes.
+    ids of all blocks. ``size``: the tokens of a block; 0 where the event does not say which text the blocks stand for,
+    as those of vLLM's ``OffloadingConnector``. ``chained``: the group keeps whole prefixes.
     """
 
     hashes: Sequence[Hash]
@@ -146,7 +147,7 @@ def _stored(
     blocks = _hashes_of(hashes)
     if parent is not None and type(parent) not in HASHES:
         raise Malformed("parent_block_hash is no hash")
-    if type(tokens) is not list or type(size) is not int or size < 1:
+    if type(tokens) is not list or type(size) is not int or size < 0 or (size == 0 and tokens):
         raise Malformed("token_ids or block_size is missing")
     if kind is not None and type(kind) is not str:
         raise Malformed("kv_cache_spec_kind is no name")
