@@ -15,7 +15,7 @@ SIZES = {"blocks": 2, "media": 2}
 
 def small() -> tuple[KvEventsState, ...]:
     """Two blocks and two media, for a reader that counts and for one that keeps a set; block 2 is in no chain."""
-    chained = Map(1).put(1, 1)
+    chained = Map(2).put((1, 1), 1)
     return tuple(law.initial(blocks=2, media=2, counting=counting, chained=chained) for counting in (True, False))
 
 

@@ -55,15 +55,16 @@ UNSAID = 0  # the text of a block of which no event has said the text
 class KvEventsState:
     """What the pool holds, and what the reader has made of the events so far.
 
-    ``counting``: the reader counts copies; else it keeps a set. ``chained(b)``: 1 where the block's group keeps whole
-    prefixes, so that the block before a stored one is cached, too; groups with a window or with states do not.
+    ``counting``: the reader counts copies; else it keeps a set. ``chained(b, m)``: 1 where the block's group keeps whole
+    prefixes in the medium, so that the block before a stored one is cached, too. Groups with a window or with states do
+    not, and neither does memory that gets copies of single blocks, as vLLM's connectors make them in host memory.
     ``ended``: 1 where a batch has just ended. ``next``: the number of the next batch.
     """
 
     counting: Truth = constant("truth", shared="counting")
     blocks: Domain = constant("pages", shared="blocks")
     media: Domain = constant("pages", shared="media")
-    chained: Map = constant_map(1)
+    chained: Map = constant_map(2)
     copies: Map = total(2)
     said: Map = total(2)
     text: Map = total(1)
@@ -149,7 +150,7 @@ def stored(st: KvEventsState, block: Number, medium: Number, parent: Number, tex
 
     A hash that is believed stands for one text. ``parent``: the block before it in the text.
     """
-    asked = (st.missed == 0) & (st.chained(block) == 1) & (parent != NOBODY)
+    asked = (st.missed == 0) & (st.chained(block, medium) == 1) & (parent != NOBODY)
     known = implies(asked, somewhere(st, parent))
     one_text = implies(stands(st, block) & (text != UNSAID), st.text(block) == text)
     texts = st.text.where(lambda b: b == block, lambda b: ite(stands(st, b), st.text(b), text), lambda: [block])
@@ -251,9 +252,9 @@ def yes_or_no(st: KvEventsState) -> Truth:
 
 
 @stem.change(only=("stored",))
-def parent_is_believed(was: KvEventsState, now: KvEventsState, block: Number, parent: Number) -> Truth:
-    """The parent of a stored block is believed at that moment, where its group keeps whole prefixes."""
-    asked = (was.missed == 0) & (now.chained(block) == 1) & (parent != NOBODY)
+def parent_is_believed(was: KvEventsState, now: KvEventsState, block: Number, medium: Number, parent: Number) -> Truth:
+    """The parent of a stored block is believed at that moment, where its group keeps whole prefixes in the medium."""
+    asked = (was.missed == 0) & (now.chained(block, medium) == 1) & (parent != NOBODY)
     return implies(asked, somewhere(was, parent))
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ class Oracle:
     """The law on the same events: blocks, media and texts are numbered, and texts are compared as they are."""
 
     def __init__(self, counting: bool, late: bool) -> None:
-        chained = Map(1)
-        for number, (_, group) in enumerate(BLOCKS, start=1):
-            chained = chained.put(number, int(group is None))
+        chained = Map(2)
+        for (number, (_, group)), medium in product(enumerate(BLOCKS, start=1), range(1, len(MEDIA) + 1)):
+            chained = chained.put((number, medium), int(group is None))
         self.state = law.initial(len(BLOCKS), len(MEDIA), counting, chained)
         self.texts: dict[tuple[int, ...], int] = {}
         self.broken: str | None = None
@@ -318,6 +319,11 @@ def test_arrays_and_maps_are_one_event() -> None:
         whole = parsed([*ARRAY[:9], group, kind])
         assert isinstance(whole, Stored)
         assert whole.chained is chained
+    for medium, chained in (("GPU", True), (None, True), ("CPU", False), ("STORAGE", False)):
+        copied = parsed({**MAPPED, "kv_cache_spec_kind": "full_attention", "medium": medium})
+        assert isinstance(copied, Stored)
+        assert copied.chained is chained
+    assert parsed({**MAPPED, "token_ids": [], "block_size": 0}) == Stored([1, 2], None, [], 0, "GPU", 3, False)
     assert parsed(["BlockRemoved", [b"x"]]) == Removed([b"x"], None, None)
     assert parsed({"type": "BlockRemoved", "block_hashes": [7], "medium": "CPU", "ownership": "disk"}) == Removed(
         [7], ("CPU", None, "disk"), None

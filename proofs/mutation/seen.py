@@ -144,7 +144,7 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         ("tells", "story", "full", "swa", "state", "state_page", "state_offset"), lambda *_: True
     ),
     "KvEventsState": {
-        "chained": lambda st, b: st.blocks.has(b),
+        "chained": lambda st, b, m: st.blocks.has(b) & st.media.has(m),
         **dict.fromkeys(("copies", "said"), lambda st, b, m: st.blocks.has(b) & st.media.has(m)),
         "text": somewhere,
     },

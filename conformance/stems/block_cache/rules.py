@@ -90,6 +90,7 @@ CONFIG = {
     "tuning": st.sampled_from(TUNINGS),
     "servers": st.booleans(),  # beside host memory
     "workers": st.sampled_from((1, 2)),  # with ``transfers`` alone
+    "events": st.booleans(),  # with host memory alone; else always, where there is a prefix cache
 }
 LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
 lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
@@ -217,7 +218,7 @@ class BlockCacheMachine(StemMachine):
         known = {
             **config,
             **{"layers": LAYERS[config["layers"]], "drafts": drafts, "eagle": eagle, "block_size": 4, "requests": 3},
-            **{"max_length": MOST_LENGTH, "events": config["caching"]},
+            **{"max_length": MOST_LENGTH, "events": config["caching"] and (not config["host"] or config["events"])},
         }
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
         if known["transfers"]:
@@ -562,4 +563,15 @@ class BlockCacheMachine(StemMachine):
             loads = bool(self.begun.exchange.loading()) and self.excludes(Exclusion.HOST_RESET_UNDER_LOAD)
             windows = self.begun.has_given_up_window_blocks() and self.excludes(Exclusion.HOST_RESET_OF_WINDOWS)
             host = (sure == 1 or preempt) and not again and not loads and not windows
-            self.do("reset", preempt=preempts, **({"host": host} if with_host else {}))
+            if not (with_host and self.begun.config["events"] and self._is_misheard(host, preempts)):
+                self.do("reset", preempt=preempts, **({"host": host} if with_host else {}))
+
+    def _is_misheard(self, host: bool, preempt: bool) -> bool:
+        """Readers of KV events are known to believe something else than what host memory has after such a reset."""
+        if host and "pool" in self.begun.config["host"]:
+            return self.excludes(Exclusion.EVENTS_OF_POOL_RESETS)
+        is_done = preempt or self.begun.holds_nothing()
+        return (
+            self.excludes(Exclusion.EVENTS_OF_REFUSED_RESETS if host else Exclusion.EVENTS_OF_DEVICE_RESETS)
+            and is_done is not host
+        )

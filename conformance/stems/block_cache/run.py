@@ -334,6 +334,11 @@ class BlockCacheRun:
         waiting = (one for one in self.seen.requests.values() if one.status != "running")
         return bool(self.exchange.known()) or any(any(map(any, one.tables)) for one in waiting)
 
+    def holds_nothing(self) -> bool:
+        """No block is held, so that a reset of the device is done."""
+        pool = self.law.state.pool
+        return bool(pool.available == pool.blocks.size)
+
     def stores_hold_blocks(self) -> bool:
         """Copies to a pool in host memory are under way, or begin with the next step, and hold their blocks."""
         begin = self.seen.host is not None and self.seen.host.busy

@@ -15,7 +15,9 @@ Medium = Hashable  # the name of a medium; with the tier and the owner, where an
 
 # The kinds of groups of layers whose cached blocks are whole prefixes. Where an event numbers its group and does not
 # say the kind, this is not known. An event that does not number its group is of an engine with one group.
+# Whole prefixes are on the device; other memory gets copies of single blocks.
 WHOLE = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+DEVICE = (None, "GPU")
 HASHES = frozenset({int, bytes, str})
 
 
@@ -28,7 +30,8 @@ class Stored(NamedTuple):
 
     ``parent``: the hash of the block before the first one; ``None``: the first one begins a text. ``tokens``: the token
     ids of all blocks. ``size``: the tokens of a block; 0 where the event does not say which text the blocks stand for,
-    as those of vLLM's ``OffloadingConnector``. ``chained``: the group keeps whole prefixes.
+    as those of vLLM's ``OffloadingConnector``. ``chained``: the group keeps whole prefixes
+    in the medium.
     """
 
     hashes: Sequence[Hash]
@@ -152,7 +155,7 @@ def _stored(
     if kind is not None and type(kind) is not str:
         raise Malformed("kv_cache_spec_kind is no name")
     place, number = _medium(medium, locality, ownership), _group(group)
-    chained = number is None if kind is None else kind in WHOLE
+    chained = number is None if kind is None else kind in WHOLE and medium in DEVICE
     return Stored(blocks, parent, tokens, size, place, number, chained)
 
 
