@@ -55,9 +55,10 @@ UNSAID = 0  # the text of a block of which no event has said the text
 class KvEventsState:
     """What the pool holds, and what the reader has made of the events so far.
 
-    ``counting``: the reader counts copies; else it keeps a set. ``chained(b, m)``: 1 where the block's group keeps whole
-    prefixes in the medium, so that the block before a stored one is cached, too. Groups with a window or with states do
-    not, and neither does memory that gets copies of single blocks, as vLLM's connectors make them in host memory.
+    ``counting``: the reader counts copies; else it keeps a set. ``chained(b, m)``: 1 where the block's group keeps
+    whole prefixes in the medium, so that the block before a stored one is cached, too. Groups with a window or with
+    states do not, and neither does memory that gets copies of single blocks, as vLLM's connectors make them in host
+    memory.
     ``ended``: 1 where a batch has just ended. ``next``: the number of the next batch.
     """
 

@@ -21,8 +21,8 @@ class BlockCacheExclusion(StrEnum):
     EVENTS_OF_WINDOWS = "block_cache.events_of_windows"  # KV events with drafts in a model with windows, and of windows
     # that are no longer than a block
     EVENTS_OF_PARTS = "block_cache.events_of_parts"  # KV events where the prefix cache finds parts of blocks
-    # KV events and host memory: resets of the device alone; resets of host memory that the device refuses, since requests
-    # have blocks; and resets of host memory that is a pool of blocks.
+    # With KV events and host memory: resets of the device alone; resets of host memory that the device refuses, since
+    # requests have blocks; and resets of host memory that is a pool of blocks.
     EVENTS_OF_DEVICE_RESETS = "block_cache.events_of_device_resets"
     EVENTS_OF_REFUSED_RESETS = "block_cache.events_of_refused_resets"
     EVENTS_OF_POOL_RESETS = "block_cache.events_of_pool_resets"
