@@ -10,6 +10,7 @@ from conformance.driver.lockstep import Law
 from conformance.driver.trace import Trace
 from conformance.stems.block_cache.rules import (
     CONFIG,
+    DESCRIBED,
     DRAFTS,
     HOST_POOLS,
     HOSTS,
@@ -26,8 +27,9 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     **{"layers": tuple(range(len(LAYERS))), "drafts": tuple(range(len(DRAFTS)))},
     **{"blocks": (10, 12, 14, 20), "batch": (8, 16), "steps_in_flight": (1, 2, 3), "threshold": (0, 0, 5, 0, 0, 3)},
     **{"policy": ("fcfs", "priority"), "caching": (True, True, True, False), "transfers": (False, False, True)},
-    **{"reoffers": (True, False), "failure": ("recompute", "recompute", "fail"), "host": (None, *HOSTS, *HOST_POOLS)},
-    **{"tuning": TUNINGS, "servers": (False, True), "workers": (1, 2)},
+    **{"reoffers": (True, False), "failure": ("recompute", "recompute", "fail"), "tuning": TUNINGS},
+    **{"host": (None, *HOSTS, *DESCRIBED, *HOST_POOLS), "servers": (False, True), "workers": (1, 2)},
+    "events": (True, False),
 }
 FORKS = (0, 4, 9, 40)
 NUMBERED = ("layers", "drafts")  # a choice is a number here, and something else in a configuration

@@ -150,6 +150,7 @@ def _to_host(host: Json) -> Json:
         name, sized = "OffloadingConnector", host["slots"] * host["blocks_per_slot"]
         more = {"eviction_policy": host["policy"], "blocks_per_chunk": host["blocks_per_slot"]}
         more |= {"store_threshold": host["threshold"], "offload_prompt_only": host["prompt_only"]}
+        more |= {"self_describing_kv_events": True} if host.get("describes") else {}
     size = {"cpu_bytes_to_use": f"the bytes of {sized} block{'s' * (sized > 1)}"}
     return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": {**size, **more}}
 
