@@ -27,7 +27,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     **{"blocks": (10, 12, 14, 20), "batch": (8, 16), "steps_in_flight": (1, 2, 3), "threshold": (0, 0, 5, 0, 0, 3)},
     **{"policy": ("fcfs", "priority"), "caching": (True, True, True, False), "transfers": (False, False, True)},
     **{"reoffers": (True, False), "failure": ("recompute", "recompute", "fail"), "host": (None, *HOSTS, *HOST_POOLS)},
-    **{"tuning": TUNINGS, "servers": (False, True), "workers": (1, 2)},
+    **{"tuning": TUNINGS, "servers": (False, True), "workers": (1, 2), "events": (True, False)},
 }
 FORKS = (0, 4, 9, 40)
 NUMBERED = ("layers", "drafts")  # a choice is a number here, and something else in a configuration

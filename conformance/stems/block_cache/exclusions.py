@@ -26,6 +26,7 @@ class BlockCacheExclusion(StrEnum):
     EVENTS_OF_DEVICE_RESETS = "block_cache.events_of_device_resets"
     EVENTS_OF_REFUSED_RESETS = "block_cache.events_of_refused_resets"
     EVENTS_OF_POOL_RESETS = "block_cache.events_of_pool_resets"
+    EVENTS_OF_HOST_POOLS = "block_cache.events_of_host_pools"  # KV events where host memory is a pool of blocks
     PARTS_IN_ONE_STEP = "block_cache.parts_in_one_step"  # two requests in a step where it finds parts of blocks
     MOVED_HASHES = "block_cache.moved_hashes"  # two or more steps in flight where it finds parts of blocks
     CHECKPOINTS_AFTER_PARTS = "block_cache.checkpoints_after_parts"  # passes that leave a state inside, where it does

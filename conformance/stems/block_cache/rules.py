@@ -295,7 +295,8 @@ class BlockCacheMachine(StemMachine):
             config["eagle"] = False
             if config.get("tuning", {}).get("draft_model"):
                 config["tuning"] = _without(config["tuning"], "draft_model")
-        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and _may_leave_early(config):
+        of_windows = self.excludes(Exclusion.EVENTS_OF_WINDOWS) and _may_leave_early(config)
+        if of_windows or (pool and self.excludes(Exclusion.EVENTS_OF_HOST_POOLS)):
             config["events"] = False
         if has_parts(config):
             config = self._avoiding_parts(config, states)
