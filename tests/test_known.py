@@ -237,6 +237,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
         {"transfers": True, "host": {"slots": 2, "pool": "lazy"}, "events": True},
         {"transfers": True, "host": {"slots": 2, "pool": "lazy"}, "events": False},
     ),
+    BlockCacheExclusion.EVENTS_OF_POOLED_WINDOWS: (
+        {"layers": [ATTENTION, WINDOWED], "transfers": True, "host": {"slots": 2, "pool": "eager"}, "events": True},
+        {"layers": [ATTENTION, WINDOWED], "transfers": True, "host": {"slots": 2, "pool": "eager"}, "events": False},
+    ),
     BlockCacheExclusion.BOTH_WAYS: (
         {"layers": [WINDOWED], "transfers": True, "both_ways": True},
         {"layers": [WINDOWED], "transfers": True, "both_ways": False},
@@ -329,6 +333,17 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
         (BlockCacheExclusion.HOST_BESIDE_SERVERS, {"transfers": True, "layers": [WINDOWED], "both_ways": True}),
         (BlockCacheExclusion.EVENTS_OF_HOST_POOLS, {"transfers": True, "host": {"slots": 2}, "events": True}),
         (BlockCacheExclusion.EVENTS_OF_HOST_POOLS, {"transfers": True, "events": True}),
+        *(
+            (
+                BlockCacheExclusion.EVENTS_OF_POOLED_WINDOWS,
+                {"layers": layers, "transfers": True, "host": host, "events": True},
+            )
+            for layers, host in (
+                ([ATTENTION, WINDOWED], {"slots": 2, "pool": "lazy"}),
+                ([ATTENTION, WINDOWED], {"slots": 2}),
+                ([ATTENTION], {"slots": 2, "pool": "eager"}),
+            )
+        ),
         (BlockCacheExclusion.PRIORITY, {"policy": "priority", "caching": False}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
