@@ -6,10 +6,16 @@ KV events find broken, or null. Only what is known of the release is left out of
 
 from __future__ import annotations
 
-import host_memory_edits
-from host_memory_edits import CONNECTOR, Edit, with_host
+import json
+from typing import Any
 
+import host_memory_edits
+from host_memory_edits import CONNECTOR, Edit, made, with_host
+
+from conformance.driver.lockstep import Finding
+from conformance.engines import registry
 from conformance.stems.block_cache import rules
+from conformance.stems.stem_registry import start
 
 EVENTS = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.events"
 MANAGER = "vllm.v1.kv_offload.cpu.manager"
@@ -85,9 +91,49 @@ HARMLESS = {
         "    if False:",
     ),
     # An event is said without the names of adapters.
-    "names_no_adapter": _simple("_process_store_completion", "lora_name=meta.lora_name if meta else None,", ""),
+    "names_no_adapter": _simple(
+        "_process_store_completion", "lora_name=meta.lora_name if meta else None,", "lora_name=None,"
+    ),
 }
 ALL = {**BUGS, **HARMLESS}
+
+PROMPTS = [[100 * n + token for token in range(1, 10)] for n in range(1, 5)]
+CONFIG = {
+    **{"block_size": 4, "blocks": 14, "layers": [{"kind": "full"}, {"kind": "full"}], "caching": True, "batch": 16},
+    **{"requests": 3, "drafts": 0, "eagle": False, "steps_in_flight": 1, "threshold": 0, "policy": "fcfs"},
+    **{"max_length": 40, "events": True, "transfers": True, "reoffers": False, "failure": "recompute"},
+}
+
+
+def prompts_push_each_other_out(lock: Any) -> None:
+    """Prompts are copied to host memory, which has room for less than two of them, and the first is asked for again."""
+    for request, prompt in enumerate([*PROMPTS, PROMPTS[0]], start=1):
+        lock.do(op="add", request=request, tokens=prompt, outputs=1)
+        for _ in range(3):
+            lock.do(op="schedule")
+            for job in lock.run.exchange.storing():
+                lock.do(op="stored", job=job)
+            lock.do(op="complete")
+
+
+def law_of(make: Any, pool: bool) -> str | None:
+    """The law that the scene finds broken; ``None``: none. ``pool``: host memory is a pool of blocks."""
+    host = {**(rules.HOST_POOLS if pool else rules.HOSTS)[0], "slots": 6}
+    try:
+        prompts_push_each_other_out(start("block_cache", make, {**CONFIG, "host": host}))
+    except Finding as finding:
+        return finding.law
+    return None
+
+
+def scenes(release: str) -> None:
+    """Prints as JSON the law that the scene finds broken: by edit, and for the release itself."""
+    make = registry.load("vllm", release=release).makers["block_cache"]
+    found = {f"release, {kind}": law_of(make, kind == "pool") for kind in ("slots", "pool")}
+    for name, edit in ALL.items():
+        with made(edit):
+            found[name] = law_of(make, edit.module == SIMPLE)
+    print(json.dumps(found))
 
 
 def main(release: str, name: str) -> None:

@@ -27,7 +27,7 @@ from conformance.stems.allocator.exclusions import AllocatorExclusion
 from conformance.stems.block_cache.economy import STATES as STATES_IN_USE
 from conformance.stems.block_cache.exclusions import BlockCacheExclusion
 from conformance.stems.block_cache.protocol import RUNNING, Launched, RequestPass
-from conformance.stems.block_cache.rules import ATTENTION, CHECKPOINTS, STATES, WINDOWED, BlockCacheMachine
+from conformance.stems.block_cache.rules import ATTENTION, CHECKPOINTS, DESCRIBED, STATES, WINDOWED, BlockCacheMachine
 from conformance.stems.block_cache.run import BlockCacheRun
 from conformance.stems.block_pool.exclusions import BlockPoolExclusion
 from conformance.stems.cache.exclusions import CacheExclusion
@@ -273,6 +273,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     ),
     BlockCacheExclusion.STATES_IN_ONE_STEP: ({"layers": [STATES]}, {"layers": [STATES], "requests": 1}),
     BlockCacheExclusion.EVENTS_OF_PARTS: ({**PARTS, "events": True}, {**PARTS, "events": False}),
+    BlockCacheExclusion.EVENTS_OF_FULL_HOSTS: (
+        {"transfers": True, "host": DESCRIBED[1]},
+        {"transfers": True, "host": {**DESCRIBED[1], "slots": 64}},
+    ),
     BlockCacheExclusion.PARTS_IN_ONE_STEP: (PARTS, {**PARTS, "requests": 1}),
     BlockCacheExclusion.LOADED_PARTS: (
         {"layers": [ATTENTION, STATES], "tuning": {"match": 2}, "transfers": True},

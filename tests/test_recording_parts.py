@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driven import sampled
 from recording_parts_plants import HARMLESS, PARTS, PLANTS, WINDOWS
 from recording_plants import Plant
 from test_recording import KEY, NEWEST, judged_with, release_of
@@ -85,7 +86,7 @@ def calls_of(path: Path) -> list[RecordedCall]:
 
 
 @pytest.mark.usefixtures("repaired")
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", sampled(LOADS, 3))
 def test_a_release_keeps_the_law(tmp_path: Path, load: str) -> None:
     """From the beginning, from the middle, and from the oldest state of a ring."""
     recorder = recorded(tmp_path / "a", LOADS[load], 250)

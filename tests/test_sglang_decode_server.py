@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from driven import NEWEST
+from driven import NEWEST, sampled
 from test_sglang_server import NORMAL, asks, config, sent, turn
 
 from conformance.driver.protocol import Json
@@ -177,6 +177,7 @@ def test_a_row_that_is_free_too_early_is_written_for_another_request() -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.soak
 def test_up_to_0_5_20_a_row_is_free_at_once() -> None:
     for release in ("0.5.19", "0.5.20"):
         (said,) = sent((decodes(NORMAL, CACHES), LATE), release=release)
@@ -207,6 +208,7 @@ def test_runs_avoid_each_order_in_which_prompts_that_have_come_are_matched_again
 
 
 @pytest.mark.engine
+@pytest.mark.soak
 def test_older_releases_have_no_decode_servers_here() -> None:
     (said,) = sent((decodes(NORMAL), []), release="0.5.18")
     assert "from 0.5.19 on" in said["refused"]
@@ -219,7 +221,7 @@ NO_NETWORK = """from sglang.srt.utils import network
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("release", ["0.5.19", NEWEST])
+@pytest.mark.parametrize("release", sampled([NEWEST, "0.5.19"], 2))
 def test_a_decode_server_comes_first_in_a_process_without_a_network(release: str) -> None:
     """Where a check drives releases they have no network, and the first server of a process makes the engine of
     transfers.

@@ -78,6 +78,7 @@ def test_what_a_prefill_server_does_is_followed_by_the_law(page: int) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.soak
 def test_older_releases_send_prompts_too() -> None:
     for release in ("0.5.19", "0.5.22"):
         for said in sent(*((prefills(NORMAL), steps) for steps in (USUAL, TAKEN_BACK, FAILS)), release=release):

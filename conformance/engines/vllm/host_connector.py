@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance.engines.vllm import host_slots
+from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.settings import HostTier
 from conformance.engines.vllm.transfers import AllGroups
 from conformance.stems.block_cache.protocol import Copies, RequestLoad, Tables
@@ -26,6 +27,7 @@ from conformance.stems.kv_events.wire import Medium
 
 CONNECTOR = "distributed.kv_transfer.kv_connector.v1.offloading"
 MEDIUM = "CPU"  # as its KV events call host memory
+GROUP = 4  # bytes of a key, the last ones, that number the group of layers
 
 
 class HalfTold:
@@ -59,12 +61,20 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnect
 
     real = imported.module(f"{CONNECTOR}.scheduler").OffloadingConnectorScheduler(SizedSpec(translated), config, groups)
     told = imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata
-    return HostConnector(real, told, host.blocks_per_chunk)
+    return HostConnector(real, told, host.blocks_per_chunk, _described(imported, groups) if host.describes else {})
+
+
+def _described(imported: Any, groups: Any) -> dict[int, int]:
+    """The groups with full attention: of the others the release says keys alone. With each the tokens of a block."""
+    full = imported.module("v1.kv_cache_interface").FullAttentionSpec
+    specs = (group.kv_cache_spec for group in groups.kv_cache_groups)
+    return {at: spec.block_size for at, spec in enumerate(specs) if isinstance(spec, full)}
 
 
 def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
     """What the connector reads of the configuration of transfers."""
     more = {"blocks_per_chunk": host.blocks_per_chunk, "offload_prompt_only": host.prompt_only}
+    more["self_describing_kv_events"] = host.describes
     return {"engine_id": "engine", "kv_connector_extra_config": more}
 
 
@@ -116,8 +126,10 @@ class HostCopies(AllGroups, ABC):
         """Host memory, as the release has it."""
 
     @abstractmethod
-    def cached(self, named: Callable[[bytes, Medium], Key]) -> list[Key]:
-        """What host memory has, as KV events name it. ``named``: the name of a hash in a medium."""
+    def cached(self, named: Callable[[bytes, Medium], Key], names: DigestTexts) -> list[Key]:
+        """What host memory has, as KV events name it. ``named``: the name of a hash in a medium. ``names``: what each
+        hash is the hash of.
+        """
 
     def take_events(self) -> Iterable[Any]:
         """The KV events of host memory."""
@@ -143,7 +155,13 @@ class HostCopies(AllGroups, ABC):
 
 
 class HostConnector(HostCopies):
-    """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it."""
+    """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it. ``described``: by group of layers
+    whose slots KV events describe, the tokens of a block.
+    """
+
+    def __init__(self, real: Any, told: Any, parts: int, described: Mapping[int, int]) -> None:
+        super().__init__(real, told, parts)
+        self._described = described
 
     # What the run asks.
 
@@ -166,9 +184,18 @@ class HostConnector(HostCopies):
         shown = host_slots.shown(self.real.manager, lambda key: numbers.setdefault(key, len(numbers) + 1))
         return replace(shown, busy=self.has_pending_push_work())
 
-    def cached(self, named: Callable[[bytes, Medium], Key]) -> list[Key]:
-        """The keys that can be found: their copies have ended."""
-        return [named(key, MEDIUM) for key, (_, count) in host_slots.chunks(self.real.manager).items() if count >= 0]
+    def cached(self, named: Callable[[bytes, Medium], Key], names: DigestTexts) -> list[Key]:
+        """The keys that can be found, since their copies have ended: each by its own hash, or by those of its blocks
+        where events describe them.
+        """
+        found = (key for key, (_, count) in host_slots.chunks(self.real.manager).items() if count >= 0)
+        return [named(one, MEDIUM) for key in found for one in self._said(key, names)]
+
+    def _said(self, key: bytes, names: DigestTexts) -> list[bytes]:
+        """The hashes by which events name a slot."""
+        digest, group = key[:-GROUP], key[-GROUP:]
+        size = self._described.get(int.from_bytes(group, "big"))
+        return [key] if size is None else [one + group for one in names.blocks_of(digest, self._parts, size)]
 
     # What a scheduler calls.
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from conformance.driver.protocol import Unsupported
 from conformance.engines.vllm.host_connector import HostCopies
+from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.settings import HostTier
 from conformance.stems.block_cache.protocol import Copies, RequestLoad
 from conformance.stems.host_tier.protocol import WRITTEN, HostTierSnapshot
@@ -133,8 +134,9 @@ class HostPoolConnector(HostCopies):
             reading=Counter(place for copies in self._loading.values() for place, _ in copies),
         )
 
-    def cached(self, named: Callable[[bytes, Medium], Key]) -> list[Key]:
+    def cached(self, named: Callable[[bytes, Medium], Key], names: DigestTexts) -> list[Key]:
         """The hashes of the pool. A release from before 0.30.0 says nothing of what it stores there."""
+        del names
         medium = getattr(self.real, "kv_event_medium", None)
         found = self.real.cpu_block_pool.cached_block_hash_to_block._cache if medium else ()
         return [named(key, (medium, LOCALITY, None)) for key in found]

@@ -18,6 +18,7 @@ class DigestTexts:
 
     def __init__(self) -> None:
         self._texts: dict[bytes, tuple[int, Text]] = {}
+        self._digests: dict[tuple[int, Text], bytes] = {}
 
     def text(self, digest: bytes) -> tuple[int, Text] | None:
         """Mark and tokens; ``None`` if nobody has made this digest.
@@ -37,6 +38,13 @@ class DigestTexts:
                 return None
         return found[-1] if len(found) > 1 else None
 
+    def blocks_of(self, digest: bytes, count: int, size: int) -> list[bytes]:
+        """The digests of the last ``count`` blocks of the text of a digest, each with ``size`` tokens."""
+        known = self._texts.get(digest)
+        assert known is not None, "a digest that no request has made"
+        mark, text = known
+        return [self._digests[mark, text[: len(text) - back * size]] for back in reversed(range(count))]
+
     def written_down(self, hasher: Callable[[Any], list[bytes]], size: int, mark: int) -> Callable[[Any], list[bytes]]:
         """The hasher of a request whose text has ``mark``, which writes down what it hashes. ``size``: the tokens of a
         block.
@@ -53,4 +61,5 @@ class DigestTexts:
     def _note(self, made: Sequence[bytes], tokens: Sequence[int], before: int, size: int, mark: int) -> None:
         whole = tuple(tokens[: (before + len(made)) * size])
         for at, digest in enumerate(made, start=before + 1):
-            self._texts[digest] = (mark, whole[: at * size])
+            self._texts[digest] = known = (mark, whole[: at * size])
+            self._digests[known] = digest

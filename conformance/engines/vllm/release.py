@@ -521,6 +521,8 @@ class VLLMRelease:
             raise Unsupported("the release's connector to host memory is not known")
         if setup.tuning.match is not None and not self.tells_states_of_steps:
             raise Unsupported("which blocks the release keeps to copy states to host memory is not known")
+        if setup.tuning.match is not None and setup.host.describes:
+            raise Unsupported("by which hashes KV events describe parts of blocks in host memory is not known")
         make = partial(host_pool.made, sizes=sizes) if setup.host.pool else host_connector.made
         host = partial(make, self.imported, host=setup.host)
         if servers is None:

@@ -214,7 +214,7 @@ class VLLMScheduler:
     def _batch(self, batch: Any) -> PublishedEvents:
         """A batch, with the hashes that the pool and host memory have when it is published."""
         device = [self._release.event_key(key) for key in self._release.found(self._manager.block_pool)]
-        host = [] if self._host is None else self._host.cached(self._release.event_key)
+        host = [] if self._host is None else self._host.cached(self._release.event_key, self._names)
         return PublishedEvents([self._release.event(event) for event in batch.events], keys=[*device, *host])
 
     # What the scheduler says.
@@ -372,4 +372,5 @@ def _host(config: Json | None) -> HostTier | None:
         config["threshold"],
         config["prompt_only"],
         config.get("pool", ""),
+        config.get("describes", False),
     )

@@ -21,6 +21,7 @@ class HostTier:
     """Host memory: so many ``slots`` of ``blocks_per_chunk`` blocks. ``policy``: ``lru`` or ``arc``. ``threshold``: how
     often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied. ``pool``: host
     memory is a block pool, to which the simple connector copies (``eager`` or ``lazy``); empty where it has a manager.
+    ``describes``: KV events say the blocks and the tokens of a slot, and not its key alone.
     """
 
     slots: int
@@ -29,6 +30,7 @@ class HostTier:
     threshold: int
     prompt_only: bool
     pool: str = ""
+    describes: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ server has, and whether another server reads the request's blocks when it has en
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from conformance.stems.block_cache.protocol import RequestLoad, Tables
@@ -50,7 +50,7 @@ class AllGroups:
         """Nobody reads blocks of which only a part is computed."""
         return False
 
-    def take_events(self) -> tuple[Any, ...]:
+    def take_events(self) -> Iterable[Any]:
         """No KV events of other servers."""
         return ()
 

@@ -49,6 +49,7 @@ class HostConfig(TypedDict):
     often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied. ``pool``: host
     memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks until it is done;
     blocks are copied once they are computed (``eager``), or before the device may hand them out again (``lazy``).
+    ``describes``: KV events say which blocks and tokens a slot has, and not its key alone.
     """
 
     slots: Annotated[int, whole(1, 64)]
@@ -57,6 +58,7 @@ class HostConfig(TypedDict):
     threshold: Annotated[int, whole(0, 4)]
     prompt_only: bool
     pool: NotRequired[Literal["eager", "lazy"]]
+    describes: NotRequired[bool]
 
 
 @exact

@@ -58,6 +58,8 @@ HOSTS = tuple(
         (4, 2, "lru", 0, False),
     )
 )
+DESCRIBED = tuple({**host, "describes": True} for host in (HOSTS[0], HOSTS[4]))  # with KV events that describe slots
+MOST_SLOTS = 64  # which runs do not fill
 HOST_POOLS = tuple(  # host memory as a pool of blocks
     {**HOSTS[0], "slots": slots, "pool": pool}
     for slots, pool in ((24, "eager"), (6, "eager"), (24, "lazy"), (9, "lazy"))
@@ -86,7 +88,7 @@ CONFIG = {
     "transfers": st.booleans(),
     "reoffers": st.booleans(),
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
-    "host": st.sampled_from((*[None] * 9, *HOSTS, *HOST_POOLS)),  # with ``transfers`` alone
+    "host": st.sampled_from((*[None] * 9, *HOSTS, *DESCRIBED, *HOST_POOLS)),  # with ``transfers`` alone
     "tuning": st.sampled_from(TUNINGS),
     "servers": st.booleans(),  # beside host memory
     "workers": st.sampled_from((1, 2)),  # with ``transfers`` alone
@@ -309,6 +311,8 @@ class BlockCacheMachine(StemMachine):
             config = self._avoiding_parts(config, states)
         if self.excludes(Exclusion.HOST_ANSWERS) and "host" in config:
             config["host"] = {**config["host"], "prompt_only": True}
+        if self.excludes(Exclusion.EVENTS_OF_FULL_HOSTS) and config.get("host", {}).get("describes"):
+            config["host"] = {**config["host"], "slots": MOST_SLOTS}
         if self.excludes(Exclusion.CROWDED_LOADS) and config["transfers"]:
             config["blocks"] = MOST_WITH_TRANSFERS * -(-MOST_LENGTH // config["block_size"])
         return config
