@@ -40,6 +40,7 @@ KNOWN = (  # of 0.33.0
     BlockCacheExclusion.EVENTS_OF_DEVICE_RESETS,
     BlockCacheExclusion.EVENTS_OF_REFUSED_RESETS,
     BlockCacheExclusion.EVENTS_OF_POOL_RESETS,
+    BlockCacheExclusion.EVENTS_OF_POOLED_WINDOWS,
     BlockCacheExclusion.PARTS_IN_ONE_STEP,
     BlockCacheExclusion.CHECKPOINTS_AFTER_PARTS,
     BlockCacheExclusion.IDLE_COPIES,

@@ -177,6 +177,7 @@ def test_every_exclusion_is_looked_for_above() -> None:
         *HostServerExclusion,
         *AVOIDED,
         *OF_HOST_MEMORY,
+        *OF_RESETS,
         *OF_ANSWERS,
         BlockCacheExclusion.CUT_PROMPTS,  # our scheduler has no transfers of states
     }
@@ -192,6 +193,12 @@ OF_HOST_MEMORY = {
     BlockCacheExclusion.HOST_RELOAD,
     BlockCacheExclusion.IDLE_COPIES,
     BlockCacheExclusion.RESET_OF_STORES,
+}
+# Resets of a server with host memory that publishes KV events: see the test of resets below.
+OF_RESETS = {
+    BlockCacheExclusion.EVENTS_OF_DEVICE_RESETS,
+    BlockCacheExclusion.EVENTS_OF_REFUSED_RESETS,
+    BlockCacheExclusion.EVENTS_OF_POOL_RESETS,
 }
 # How answers end that other servers read. Our scheduler has no states: see the test of accepted drafts below.
 OF_ANSWERS = {
@@ -225,6 +232,14 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.EVENTS_OF_WINDOWS: (
         {"layers": [WINDOWED], "drafts": 2, "events": True},
         {"layers": [WINDOWED], "drafts": 2, "events": False},
+    ),
+    BlockCacheExclusion.EVENTS_OF_HOST_POOLS: (
+        {"transfers": True, "host": {"slots": 2, "pool": "lazy"}, "events": True},
+        {"transfers": True, "host": {"slots": 2, "pool": "lazy"}, "events": False},
+    ),
+    BlockCacheExclusion.EVENTS_OF_POOLED_WINDOWS: (
+        {"layers": [ATTENTION, WINDOWED], "transfers": True, "host": {"slots": 2, "pool": "eager"}, "events": True},
+        {"layers": [ATTENTION, WINDOWED], "transfers": True, "host": {"slots": 2, "pool": "eager"}, "events": False},
     ),
     BlockCacheExclusion.BOTH_WAYS: (
         {"layers": [WINDOWED], "transfers": True, "both_ways": True},
@@ -320,6 +335,19 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
             {"transfers": True, "host": {"slots": 2, "pool": "eager"}, **SERVERS},
         ),
         (BlockCacheExclusion.HOST_BESIDE_SERVERS, {"transfers": True, "layers": [WINDOWED], "both_ways": True}),
+        (BlockCacheExclusion.EVENTS_OF_HOST_POOLS, {"transfers": True, "host": {"slots": 2}, "events": True}),
+        (BlockCacheExclusion.EVENTS_OF_HOST_POOLS, {"transfers": True, "events": True}),
+        *(
+            (
+                BlockCacheExclusion.EVENTS_OF_POOLED_WINDOWS,
+                {"layers": layers, "transfers": True, "host": host, "events": True},
+            )
+            for layers, host in (
+                ([ATTENTION, WINDOWED], {"slots": 2, "pool": "lazy"}),
+                ([ATTENTION, WINDOWED], {"slots": 2}),
+                ([ATTENTION], {"slots": 2, "pool": "eager"}),
+            )
+        ),
         (BlockCacheExclusion.PRIORITY, {"policy": "priority", "caching": False}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, STATES]}),
         (BlockCacheExclusion.STATES_WITH_TRANSFERS, {"layers": [ATTENTION, WINDOWED], "transfers": True}),
@@ -429,6 +457,54 @@ def test_no_prompt_that_may_be_cut_is_computed_for_another_server(
         machine.do = lambda op, sent=sent, **arguments: sent.append({"op": op, **arguments})
         machine._come(length, 0, part)
         assert [(step["elsewhere"], step["sends"]) for step in sent] == [expected]
+
+
+POOL, SLOTS = {"slots": 2, "pool": "eager"}, {"slots": 2}
+DEVICE, REFUSED, OF_POOLS = (
+    BlockCacheExclusion.EVENTS_OF_DEVICE_RESETS,
+    BlockCacheExclusion.EVENTS_OF_REFUSED_RESETS,
+    BlockCacheExclusion.EVENTS_OF_POOL_RESETS,
+)
+
+
+@pytest.mark.parametrize(
+    (
+        "host",
+        "preempt",
+        "idle",
+        "with_host",
+        "avoiding",
+    ),  # idle: no request has a block; with_host: its memory is reset
+    [
+        (SLOTS, False, True, False, DEVICE),
+        (SLOTS, False, False, False, None),  # the device refuses
+        (SLOTS, False, True, True, None),
+        (SLOTS, True, False, True, None),
+        (SLOTS, False, False, True, REFUSED),
+        (POOL, False, True, False, DEVICE),
+        (POOL, False, False, False, None),
+        (POOL, False, True, True, OF_POOLS),
+        (POOL, True, False, True, OF_POOLS),
+        (POOL, False, False, True, OF_POOLS),
+    ],
+)
+def test_a_reset_is_sent_unless_readers_of_events_are_known_to_mishear_it(
+    host: Json, preempt: bool, idle: bool, with_host: bool, avoiding: BlockCacheExclusion | None
+) -> None:
+    """Each of the three exclusions avoids its own resets alone, and none where no events are published."""
+    sure = 1 if with_host else 0  # as the rule draws whether host memory is reset, too
+    config: Json = {"host": host, "steps_in_flight": 1, "transfers": True}
+    copies = SimpleNamespace(is_quiet=lambda: not with_host, loading=list)
+    run: Any = SimpleNamespace(exchange=copies, flying=deque(), host_is_reset=False, holds_nothing=lambda: idle)
+    run.waits_with_blocks = run.stores_hold_blocks = run.has_given_up_window_blocks = lambda: False
+    for member, events in ((one, events) for one in (*OF_RESETS, None) for events in (True, False)):
+        machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": {member} - {None}})()
+        machine.run, run.config = run, {**config, "events": events}
+        sent: list[Json] = []
+        machine.do = lambda op, sent=sent, **arguments: sent.append({"op": op, **arguments})
+        machine.reset(sure=sure, preempt=preempt)
+        avoided = events and member is not None and member is avoiding
+        assert sent == ([] if avoided else [{"op": "reset", "preempt": preempt, "host": with_host}])
 
 
 @pytest.mark.parametrize("stem", ["allocator", "session_trim"])

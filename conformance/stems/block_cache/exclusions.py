@@ -26,6 +26,9 @@ class BlockCacheExclusion(StrEnum):
     EVENTS_OF_DEVICE_RESETS = "block_cache.events_of_device_resets"
     EVENTS_OF_REFUSED_RESETS = "block_cache.events_of_refused_resets"
     EVENTS_OF_POOL_RESETS = "block_cache.events_of_pool_resets"
+    EVENTS_OF_HOST_POOLS = "block_cache.events_of_host_pools"  # KV events where host memory is a pool of blocks
+    # KV events where blocks of windows are copied to a pool of blocks as soon as they are computed.
+    EVENTS_OF_POOLED_WINDOWS = "block_cache.events_of_pooled_windows"
     # KV events that describe slots of host memory, where host memory may be full.
     EVENTS_OF_FULL_HOSTS = "block_cache.events_of_full_hosts"
     PARTS_IN_ONE_STEP = "block_cache.parts_in_one_step"  # two requests in a step where it finds parts of blocks

@@ -191,6 +191,12 @@ def _may_leave_early(config: Json) -> bool:
     return any(config["drafts"] or window <= size for size, window in windows)
 
 
+def _has_pooled_windows(config: Json) -> bool:
+    """Host memory is a pool of blocks that gets those of windows as soon as they are computed."""
+    windows = any(group["kind"] == WINDOW for group in config["layers"])
+    return windows and config.get("host", {}).get("pool") == "eager"
+
+
 def _hashed(config: Json) -> int:
     """The tokens of a hash: of whose multiples the prefix cache finds prefixes."""
     return int(config.get("tuning", {}).get("match") or gcd(*sizes_of(config)))
@@ -297,7 +303,9 @@ class BlockCacheMachine(StemMachine):
             config["eagle"] = False
             if config.get("tuning", {}).get("draft_model"):
                 config["tuning"] = _without(config["tuning"], "draft_model")
-        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and _may_leave_early(config):
+        of_windows = self.excludes(Exclusion.EVENTS_OF_WINDOWS) and _may_leave_early(config)
+        pooled = self.excludes(Exclusion.EVENTS_OF_POOLED_WINDOWS) and _has_pooled_windows(config)
+        if of_windows or pooled or (pool and self.excludes(Exclusion.EVENTS_OF_HOST_POOLS)):
             config["events"] = False
         if has_parts(config):
             config = self._avoiding_parts(config, states)

@@ -1,0 +1,18 @@
+"""Host memory is reset where the device is: a reset that the device refuses leaves both as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def repair() -> None:
+    """Replaces one method of the release, for the rest of this process."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    real = Scheduler.reset_prefix_cache
+
+    def reset_prefix_cache(self: Any, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        done = bool(real(self, reset_running_requests))
+        return done and (not reset_connector or bool(self.reset_connector_cache()))
+
+    Scheduler.reset_prefix_cache = reset_prefix_cache
