@@ -268,6 +268,18 @@ def test_shrinking_ends_with_the_time_and_says_so() -> None:
     assert len(whole.trace.steps) < len(found.trace.steps)
 
 
+@pytest.mark.parametrize(("step", "how"), [(0.0, How.SHRUNK), (30.0, How.CUT_SHORT)])
+def test_what_the_search_for_the_minimum_finds_is_shrunk_in_the_time_of_the_stem(step: float, how: How) -> None:
+    """The first time is over at the first look. Then each look takes so many of 60 seconds."""
+    hunt = Hunt("allocator", leaking, lambda t: outcome(t, toy.allocator), HuntLimits(None, 60.0, 1, minimum=True))
+    hunt.clock.now = now = Ticks(60.0)
+    ends = hunt.done.ends
+    hunt.done.ends = lambda: (setattr(now, "step", step), ends())[1]  # type: ignore[method-assign]
+    hunted = hunt.run([], ())
+    assert hunt.done.effort.limit.begun is not None
+    assert [found.how for found in hunted.differences] == [how]
+
+
 def test_harm_that_there_is_no_time_for_is_marked() -> None:
     trace = check("allocator", leaking, Search(60, seed=1)).trace
     assert trace is not None

@@ -40,12 +40,24 @@ class Done:
     ) -> None:
         self.stem, self.sink, self.clock = stem, sink, clock
         self.effort = Effort(stem, make, sink, kinds)
+        self._last: Clock | None = None
 
     @property
     def running(self) -> Clock:
-        """The clock that counts now: where the search goes on since too little was done, that of these rounds."""
+        """The clock that counts now: where the search goes on since too little was done, that of these rounds; and
+        after them, the one that ``ends`` has begun.
+        """
         further = self.effort.limit
-        return self.clock if further.begun is None else further
+        return self._last or (self.clock if further.begun is None else further)
+
+    def ends(self) -> None:
+        """The search is over. Where it went on since too little was done, what it found is made smaller and told within
+        the time that the search had at first, which begins once more.
+        """
+        if self._last is None and self.effort.limit.begun is not None:
+            seconds = self.effort.limit.seconds if self.clock.seconds is None else self.clock.seconds
+            self._last = Clock(seconds, self.clock.now)
+            self._last.begin()
 
     def is_late(self, part: float = 1.0) -> bool:
         """This part of the time for drawing and shrinking is over; the rest is kept for telling what was found."""

@@ -360,6 +360,7 @@ class Hunt:
         other shape of it is begun, and the laws share the time for this. Other shapes of a law are folded under its
         finding.
         """
+        self.done.ends()
         laws: dict[tuple[str, ...], list[list[_Candidate]]] = {}
         for shapes in self.candidates.values():
             laws.setdefault(shapes[0].law, []).append(shapes)

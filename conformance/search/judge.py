@@ -147,6 +147,7 @@ class FirstFinding:
         self.progress("drawn runs", trace, step, self.sink.steps)
 
     def _shrinks_no_more(self) -> bool:
+        self.done.ends()
         self.shrinking.begin()
         return self.shrinking.is_up() or self.done.is_late()
 
