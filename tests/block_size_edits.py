@@ -13,7 +13,7 @@ from typing import Any
 
 import host_memory_edits
 from driven import SOAK
-from host_memory_edits import KNOWN, Edit
+from host_memory_edits import EXAMPLES, KNOWN, Edit
 from hypothesis import strategies as st
 
 from conformance.engines import registry
@@ -121,7 +121,7 @@ DRAWN = {"layers": st.sampled_from(SIZED), "transfers": st.just(False), "caching
 
 def drawn_of(make: Any, known: Collection[BlockCacheExclusion]) -> str | None:
     """The law that drawn runs of a release find broken. ``known``: what they avoid."""
-    return host_memory_edits.broken(make, (5, 6) if SOAK else (5,), DRAWN, known)
+    return host_memory_edits.broken(make, (5, 6), DRAWN, known, EXAMPLES if SOAK else 30)
 
 
 def main(release: str, names: list[str]) -> None:

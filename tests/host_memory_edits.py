@@ -167,15 +167,16 @@ def broken(
     seeds: Sequence[int] = SEEDS,
     drawn: Drawn = OF_HOSTS,
     known: Collection[BlockCacheExclusion] = KNOWN,
+    examples: int = EXAMPLES,
 ) -> str | None:
     """The law that drawn runs find broken, with the first of the seeds that finds one. ``drawn``: what they draw in
-    place of what runs draw else. ``known``: what they avoid.
+    place of what runs draw else. ``known``: what they avoid. ``examples``: so many runs of each seed.
     """
     rules.CONFIG |= drawn
     for seed in seeds:
         sink = Sink()
         with suppress(Finding):
-            draw("block_cache", make, sink, Search(examples=EXAMPLES, seed=seed, exclude=known))
+            draw("block_cache", make, sink, Search(examples=examples, seed=seed, exclude=known))
         if sink.failure is not None:
             return sink.failure[0].law
     return None

@@ -227,6 +227,7 @@ def test_calls_of_prefix_caches_are_measured() -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.soak
 def test_locks_of_an_engine_are_measured_on_a_tree_with_every_node() -> None:
     said: Any = driven(NEWEST, LOCKS, str(have(NEWEST)))
     assert said["skipped"] is None

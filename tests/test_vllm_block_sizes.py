@@ -186,17 +186,17 @@ def test_a_hash_that_is_made_of_several_is_of_the_last_ones_text() -> None:
 # Schedulers.
 
 
-def conforms(make: Any, monkeypatch: pytest.MonkeyPatch) -> str | None:
+def conforms(make: Any, monkeypatch: pytest.MonkeyPatch, examples: int = 120) -> str | None:
     monkeypatch.setitem(rules.CONFIG, "layers", st.sampled_from(SIZED))
     monkeypatch.setitem(rules.CONFIG, "transfers", st.just(False))
     sink = Sink()
     with suppress(Finding):
-        draw("block_cache", make, sink, Search(examples=120 if SOAK else 40, seed=6))
+        draw("block_cache", make, sink, Search(examples=examples, seed=6))
     return None if sink.failure is None else sink.failure[0].law
 
 
 def test_our_scheduler_has_groups_of_several_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert conforms(block_cache, monkeypatch) is None
+    assert conforms(block_cache, monkeypatch, 120 if SOAK else 40) is None
 
 
 @pytest.mark.parametrize("kind", [HitsOneMore, HitsWithoutWindow, SlotsForTextAlone, CountsRefusedDrafts])
