@@ -226,7 +226,7 @@ class BlockCacheMachine(StemMachine):
         known = {
             **config,
             **{"layers": LAYERS[config["layers"]], "drafts": drafts, "eagle": eagle, "block_size": 4, "requests": 3},
-            **{"max_length": MOST_LENGTH, "events": config["caching"] and (not config["host"] or config["events"])},
+            **{"max_length": MOST_LENGTH, "events": config["caching"]},
         }
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
         if known["transfers"]:
@@ -237,8 +237,9 @@ class BlockCacheMachine(StemMachine):
             known.pop("tuning")
         if known.get("host") is None:
             known = _without(known, "host", "servers")
-        elif not known["servers"]:
-            known = _without_servers(known)
+        else:
+            known["events"] = config["caching"] and config["events"]
+            known = known if known["servers"] else _without_servers(known)
         if has_own_connector(known):
             known |= {"both_ways": known["reoffers"], "reoffers": False}
         less: list[Json] = [
@@ -583,7 +584,5 @@ class BlockCacheMachine(StemMachine):
         if host and "pool" in self.begun.config["host"]:
             return self.excludes(Exclusion.EVENTS_OF_POOL_RESETS)
         is_done = preempt or self.begun.holds_nothing()
-        return (
-            self.excludes(Exclusion.EVENTS_OF_REFUSED_RESETS if host else Exclusion.EVENTS_OF_DEVICE_RESETS)
-            and is_done is not host
-        )
+        known = Exclusion.EVENTS_OF_REFUSED_RESETS if host else Exclusion.EVENTS_OF_DEVICE_RESETS
+        return is_done is not host and self.excludes(known)
