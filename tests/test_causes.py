@@ -7,6 +7,7 @@ import inspect
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines import registry, vllm
 from conformance.engines.registry import Loaded
 from conformance.engines.sglang.server.tokens import as_json, as_python
-from conformance.search.causes import ProgramEnd, ending, tried_elsewhere
+from conformance.search.causes import ProgramEnd, _driven, ending, tried_elsewhere
 from conformance.search.trials import TRIALS, SchedulerTrial
 from conformance.traces import cause_files, known
 from conformance.traces.cause_files import Cause
@@ -204,6 +205,16 @@ def test_a_trial_without_its_configuration_is_not_made() -> None:
 
     with pytest.raises(Unsupported):
         _trial(refuses, 1)
+
+
+def test_a_cause_that_draws_what_no_server_has_is_refused() -> None:
+    def refuses(_: Json) -> Any:
+        raise Unsupported("there is none")
+
+    cause = replace(cause_files.load("preempted_in_its_step"), drawn={"layers": 0})
+    loaded = Loaded("vllm", None, {"block_cache": refuses}, own=False)
+    with pytest.raises(EngineError, match=r"preempted_in_its_step: no server has what it draws: .*layers"):
+        _driven(cause, loaded, 10, 1, ())
 
 
 def test_what_a_program_tells_stands_between_its_traceback_and_its_error() -> None:

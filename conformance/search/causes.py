@@ -33,6 +33,7 @@ from conformance.traces.outcome import outcome
 
 SHOWN = ("verdict", "law", "detail")
 LEFT = "requests_end"
+REFUSALS = 100  # seeds in turn of which none has a server: the cause draws what no configuration has
 
 
 def tried(cause: Cause, loaded: Loaded, batches: int, seed: int) -> Json:
@@ -97,13 +98,16 @@ def _driven(cause: Cause, loaded: Loaded, batches: int, seed: int, avoid: Collec
     and what was ``broken``: a law, or a request that did not end, with the seed of the run.
     """
     trial = TRIALS[cause.shown.trace.stem]
-    runs = done = requests = taken_back = 0
+    runs = done = requests = taken_back = refused = 0
     broken: list[Json] = []
     while done < batches:
         seed += 1
         try:
             one = trial(loaded, random.Random(seed), cause.drawn, avoid)
-        except Unsupported:
+        except Unsupported as error:
+            refused += 1
+            if refused >= REFUSALS and not runs:
+                raise EngineError(f"cause {cause.name}: no server has what it draws: {error}") from error
             continue
         try:
             waiting, left = one.go()
