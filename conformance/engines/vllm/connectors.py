@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from conformance.driver.protocol import EngineError, Json, Unsupported
+from conformance.driver.protocol import EngineError, Json
 from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.server_connector import ServerConnector
 from conformance.engines.vllm.transfers import AllGroups, StandInConnector, TransferParams
@@ -30,8 +30,6 @@ def both(imported: Any, config: Any, groups: Any, servers: Maker, host: Maker, a
     named = [{"kv_connector": name, "kv_role": "kv_both", **asked} for name in (OF_SERVERS, OF_HOST)]
     vars(config.kv_transfer_config).update(engine_id="engine", kv_connector_extra_config={"connectors": named})
     kind = imported.module(MULTI).MultiConnector
-    if not hasattr(kind, "request_finished_all_groups"):
-        raise Unsupported("the release's connector of several connectors does not take the blocks of all groups")
 
     class Both(kind, AllGroups):  # type: ignore[misc,valid-type]
         """The release's connector, of which a scheduler also sees that it takes the blocks of all groups."""

@@ -527,6 +527,8 @@ class VLLMRelease:
         host = partial(make, self.imported, host=setup.host)
         if servers is None:
             return host
+        if not hasattr(self.imported.module(connectors.MULTI).MultiConnector, "request_finished_all_groups"):
+            raise Unsupported("the release's connector of several connectors does not take the blocks of all groups")
         asked = {
             "kv_load_failure_policy": setup.failure,
             "kv_connector_extra_config": settings.between_servers(setup),
