@@ -269,12 +269,19 @@ def test_shrinking_ends_with_the_time_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(("step", "how"), [(0.0, How.SHRUNK), (30.0, How.CUT_SHORT)])
-def test_what_the_search_for_the_minimum_finds_is_shrunk_in_the_time_of_the_stem(step: float, how: How) -> None:
+def test_what_the_search_for_the_minimum_finds_is_shrunk_in_the_time_of_the_stem(
+    step: float, how: How, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first time is over at the first look. Then each look takes so many of 60 seconds."""
     hunt = Hunt("allocator", leaking, lambda t: outcome(t, toy.allocator), HuntLimits(None, 60.0, 1, minimum=True))
     hunt.clock.now = now = Ticks(60.0)
     ends = hunt.done.ends
-    hunt.done.ends = lambda: (setattr(now, "step", step), ends())[1]  # type: ignore[method-assign]
+
+    def slower() -> None:
+        now.step = step
+        ends()
+
+    monkeypatch.setattr(hunt.done, "ends", slower)
     hunted = hunt.run([], ())
     assert hunt.done.effort.limit.begun is not None
     assert [found.how for found in hunted.differences] == [how]
