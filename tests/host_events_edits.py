@@ -11,11 +11,10 @@ from typing import Any
 
 import host_memory_edits
 from host_memory_edits import CONNECTOR, Edit, made, with_host
+from host_workers_edits import law_of
 
-from conformance.driver.lockstep import Finding
 from conformance.engines import registry
 from conformance.stems.block_cache import rules
-from conformance.stems.stem_registry import start
 
 EVENTS = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.events"
 MANAGER = "vllm.v1.kv_offload.cpu.manager"
@@ -98,11 +97,7 @@ HARMLESS = {
 ALL = {**BUGS, **HARMLESS}
 
 PROMPTS = [[100 * n + token for token in range(1, 10)] for n in range(1, 5)]
-CONFIG = {
-    **{"block_size": 4, "blocks": 14, "layers": [{"kind": "full"}, {"kind": "full"}], "caching": True, "batch": 16},
-    **{"requests": 3, "drafts": 0, "eagle": False, "steps_in_flight": 1, "threshold": 0, "policy": "fcfs"},
-    **{"max_length": 40, "events": True, "transfers": True, "reoffers": False, "failure": "recompute"},
-}
+CONFIG = {"layers": [{"kind": "full"}, {"kind": "full"}], "events": True, "workers": 1}
 
 
 def prompts_push_each_other_out(lock: Any) -> None:
@@ -116,23 +111,19 @@ def prompts_push_each_other_out(lock: Any) -> None:
             lock.do(op="complete")
 
 
-def law_of(make: Any, pool: bool) -> str | None:
+def law_with(make: Any, pool: bool) -> str | None:
     """The law that the scene finds broken; ``None``: none. ``pool``: host memory is a pool of blocks."""
     host = {**(rules.HOST_POOLS if pool else rules.HOSTS)[0], "slots": 6}
-    try:
-        prompts_push_each_other_out(start("block_cache", make, {**CONFIG, "host": host}))
-    except Finding as finding:
-        return finding.law
-    return None
+    return law_of(make, prompts_push_each_other_out, {**CONFIG, "host": host})
 
 
 def scenes(release: str) -> None:
     """Prints as JSON the law that the scene finds broken: by edit, and for the release itself."""
     make = registry.load("vllm", release=release).makers["block_cache"]
-    found = {f"release, {kind}": law_of(make, kind == "pool") for kind in ("slots", "pool")}
+    found = {f"release, {kind}": law_with(make, kind == "pool") for kind in ("slots", "pool")}
     for name, edit in ALL.items():
         with made(edit):
-            found[name] = law_of(make, edit.module == SIMPLE)
+            found[name] = law_with(make, edit.module == SIMPLE)
     print(json.dumps(found))
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driven import SOAK
 from host_events_edits import BUGS, HARMLESS
 from test_vllm_runs import answer
 
 from conformance.engines.vllm import RELEASES
-
-DRAWN = ("eviction_is_not_said", "stored_block_is_not_said")  # one of each connector; the others in `make soak`
 
 
 def found(name: str) -> str | None:
@@ -32,6 +29,6 @@ def test_the_scene_breaks_with_each_bug_and_with_nothing_else() -> None:
 
 @pytest.mark.engine
 @pytest.mark.soak
-@pytest.mark.parametrize("edit", [*BUGS, *HARMLESS] if SOAK else DRAWN)
+@pytest.mark.parametrize("edit", [*BUGS, *HARMLESS])
 def test_drawn_runs_find_bugs_of_events_and_mind_nothing_else(edit: str) -> None:
     assert (found(edit) is None) is (edit in HARMLESS)

@@ -239,7 +239,8 @@ class BlockCacheMachine(StemMachine):
             known = _without(known, "host", "servers")
         else:
             known["events"] = config["caching"] and config["events"]
-            known = known if known["servers"] else _without_servers(known)
+            if not known["servers"]:
+                known = _without_servers(known)
         if has_own_connector(known):
             known |= {"both_ways": known["reoffers"], "reoffers": False}
         less: list[Json] = [

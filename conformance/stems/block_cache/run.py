@@ -356,7 +356,7 @@ class BlockCacheRun:
         if self.follower.here or self.flying or not self.exchange.is_quiet():
             raise Misuse("requests are there, or steps in flight, or transfers", by_engine=True)
         pool = self.law.state.pool
-        if pool.available != pool.blocks.size:
+        if not self.holds_nothing():
             held = sorted(b for b in pool.blocks.items() if pool.refs(b) > 0)
             raise Finding(QUIESCENT, NOTHING_HELD, f"blocks {held} are not free")
         if self.seen.host is not None and (kept := does_not_rest(self.seen.host)):
