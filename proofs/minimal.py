@@ -12,10 +12,12 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import z3
 
@@ -112,17 +114,8 @@ def labelled(transition: Transition) -> Transition:
 def asked_of(hints: Hints, name: str) -> dict[int, AskedRequirement]:
     """The requirements of a transition by number, each with its place in the spec; not those that are plainly true."""
     transition = hints.stem.transitions[name]
-    places: dict[int, tuple[Requirement, str, str]] = {}
-
-    def watch(frame: FrameType, event: str, value: Any) -> None:
-        if event == "return" and frame.f_code is logic.requires.__code__ and frame.f_back is not None:
-            places[id(value)] = (value, *_source(frame.f_back))
-
-    sys.setprofile(watch)
-    try:
+    with _noted() as places:
         step = obligations.call(hints, transition, World(), name).step
-    finally:
-        sys.setprofile(None)
     whole = (None, *_head(transition))
     found = {}
     for number, (kind, asked) in enumerate(requirements(step)):
@@ -130,6 +123,24 @@ def asked_of(hints: Hints, name: str) -> dict[int, AskedRequirement]:
             _, place, text = places.get(id(asked), whole)
             found[number] = AskedRequirement(hints.stem.name, name, kind, asked.sentence, place, text)
     return found
+
+
+@contextmanager
+def _noted() -> Iterator[dict[int, tuple[Requirement, str, str]]]:
+    """The requirements that ``logic.requires`` makes meanwhile, by identity, each with its place and source text."""
+    places: dict[int, tuple[Requirement, str, str]] = {}
+    real = logic.requires
+
+    @functools.wraps(real)
+    def requires(*said: Any, **named: Any) -> Requirement:
+        asked = real(*said, **named)
+        places[id(asked)] = (asked, *_source(sys._getframe(1)))
+        return asked
+
+    with ExitStack() as replaced:
+        for module in [module for module in sys.modules.values() if vars(module).get("requires") is real]:
+            replaced.enter_context(patch.object(module, "requires", requires))
+        yield places
 
 
 def _source(frame: FrameType) -> tuple[str, str]:

@@ -95,11 +95,14 @@ def main() -> None:
 
     from conformance.engines import registry
     from conformance.stems import exclusions  # noqa: F401  # what scripts import is imported once, here
+    from conformance.traces import trace_files
 
     torch.set_num_threads(1)
     loaded = registry.load("sglang", sys.argv[1])
-    with suppress(Exception):  # a release without such a cache imports what it needs when it is driven
-        loaded.makers["cache"](CONFIG)
+    configs = {"cache": CONFIG, **{kept.trace.stem: kept.trace.config for kept in trace_files.every()}}
+    for stem in ("cache", "server"):
+        with suppress(Exception):  # a release without such a maker imports what it needs when it is driven
+            loaded.makers[stem](configs[stem])
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -157,10 +157,18 @@ def test_an_engine_on_cuda_is_not_built_before_the_fork() -> None:
 
     makers: dict[str, Callable[[Json], Any]] = {stem: partial(makes, stem) for stem in loaded.makers}
     warm = partial(serving._warm_up, watched=nullcontext, limit=None)
-    warm(replace(loaded, makers=makers, device="cuda"))
+    warm(replace(loaded, makers=makers, device="cuda"), {*makers})
     assert made == []
-    warm(replace(loaded, makers=makers))
+    warm(replace(loaded, makers=makers), {*makers})
     assert set(made) == set(makers)
+
+
+def test_an_engine_is_built_before_the_fork_for_the_stems_that_are_named() -> None:
+    made: list[Json] = []
+    makers: dict[str, Callable[[Json], Any]] = {"lock_ref": made.append, "cache": lambda _: pytest.fail("not named")}
+    loaded = replace(registry.load("ours"), makers=makers)
+    serving._warm_up(loaded, {"lock_ref", "no_such_stem"}, nullcontext, None)
+    assert len(made) == 1
 
 
 def test_a_stem_that_an_engine_has_not_can_be_compared_with_nothing(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     options = tuple((name, value) for name, value in wanted["options"])
     with _watched(scratch, wanted.get("limit"), TO_LOAD):
         loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"], options)
-    _warm_up(loaded, lambda: _watched(scratch, wanted.get("limit")), wanted.get("limit"))
+    stems = {*(wanted["stems"] or loaded.makers)}
+    _warm_up(loaded, stems, lambda: _watched(scratch, wanted.get("limit")), wanted.get("limit"))
     hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
     hello["notes"] = list(loaded.notes)
     hello["unbuilt"] = [str(folder) for folder in loaded.unbuilt]
@@ -86,8 +87,11 @@ def _watched(scratch: Path, limit: float | None, times: int = 1) -> Iterator[Non
             watch.end()
 
 
-def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManager[None]], limit: float | None) -> None:
-    """Imports here what every child needs: modules of our own, and those that the engine imports when it is built.
+def _warm_up(
+    loaded: registry.Loaded, stems: set[str], watched: Callable[[], AbstractContextManager[None]], limit: float | None
+) -> None:
+    """Imports here what every child needs: modules of our own, and those that the engine imports when it is built for
+    one of ``stems``.
     ``watched``: entered around each maker. ``limit``: after half of so many seconds a maker is given up. An engine on
     CUDA is built by the children alone.
 
@@ -101,7 +105,7 @@ def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManag
     if loaded.device == "cuda":
         return
     for stem, config in {kept.trace.stem: kept.trace.config for kept in trace_files.every()}.items():
-        if stem in loaded.makers:
+        if stem in stems & {*loaded.makers}:
             # The child that drives the engine meets what fails or hangs again, and reports it.
             with watched(), suppress(Exception, GivesUp), given_up_after(limit):
                 loaded.makers[stem](config)
