@@ -1,9 +1,9 @@
 """A process that has imported a release, and forks a child for each script: the import takes longer than most scripts.
 
-``python tests/forked.py RELEASE`` reads one request in JSON from each line of its standard input, ``{"script", "argv",
-"out", "err", "path"}``, and runs the script with these arguments in a child. The outputs of the child are these files,
-and it imports from the folders of ``path``, too. The child's exit code is written as a line. A child sees the release
-as it was imported, whatever other scripts have changed.
+``python tests/forked.py ENGINE RELEASE`` reads one request in JSON from each line of its standard input, ``{"script",
+"argv", "out", "err", "path"}``, and runs the script with these arguments in a child. The outputs of the child are these
+files, and it imports from the folders of ``path``, too. The child's exit code is written as a line. A child sees the
+release as it was imported, whatever other scripts have changed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,6 @@ from typing import Any, NamedTuple
 
 LIMIT = 300  # seconds for a script
 MOST = 3  # processes with a release that a test process keeps
-CONFIG = {  # with which a cache is made once, so that what a maker imports is imported
-    **{"page_size": 1, "size": 6, "size_swa": 6, "window": 2, "need_sort": False, "rows": 2, "sessions": 1},
-    **{"components": ["full", "swa"]},
-}
 
 
 class Ended(NamedTuple):
@@ -38,20 +34,20 @@ class Ended(NamedTuple):
 
 
 class Forked:
-    """The process of a release."""
+    """The process of a release of an engine."""
 
-    def __init__(self, release: str) -> None:
-        command = [sys.executable, __file__, release]
+    def __init__(self, engine: str, release: str) -> None:
+        command = [sys.executable, __file__, engine, release]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
-    def run(self, script: str, arguments: Sequence[str]) -> Ended:
-        """Runs the script in a child."""
+    def run(self, script: str, arguments: Sequence[str], folders: Sequence[str]) -> Ended:
+        """Runs the script in a child, which imports from these folders, too."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with tempfile.TemporaryDirectory(prefix="slotproof-script-") as made:
             out, err = Path(made) / "out", Path(made) / "err"
-            path = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+            path = [*folders, *(folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)]
             asked = {"script": script, "argv": list(arguments), "out": str(out), "err": str(err), "path": path}
             self.process.stdin.write(json.dumps(asked) + "\n")
             self.process.stdin.flush()
@@ -64,17 +60,22 @@ class Forked:
         self.process.wait()
 
 
-_kept: OrderedDict[str, Forked] = OrderedDict()
+_kept: OrderedDict[tuple[str, str], Forked] = OrderedDict()
 
 
-def run(release: str, script: str, arguments: Sequence[str]) -> Ended:
-    """Runs the script in a child of the release's process, which is begun where there is none."""
-    if release not in _kept:
+def run(
+    release: str, script: str, arguments: Sequence[str], engine: str = "sglang", folders: Sequence[str] = ()
+) -> Ended:
+    """Runs the script in a child of the release's process, which is begun where there is none. ``folders``: from which
+    the script imports, too.
+    """
+    name = (engine, release)
+    if name not in _kept:
         while len(_kept) >= MOST:
             _kept.popitem(last=False)[1].close()
-        _kept[release] = Forked(release)
-    _kept.move_to_end(release)
-    return _kept[release].run(script, arguments)
+        _kept[name] = Forked(engine, release)
+    _kept.move_to_end(name)
+    return _kept[name].run(script, arguments, folders)
 
 
 @atexit.register
@@ -94,15 +95,16 @@ def main() -> None:
     import torch
 
     from conformance.engines import registry
-    from conformance.stems import exclusions  # noqa: F401  # what scripts import is imported once, here
+    from conformance.search import check  # noqa: F401  # what scripts import is imported once, here
+    from conformance.stems import exclusions  # noqa: F401
     from conformance.traces import trace_files
 
     torch.set_num_threads(1)
-    loaded = registry.load("sglang", sys.argv[1])
-    configs = {"cache": CONFIG, **{kept.trace.stem: kept.trace.config for kept in trace_files.every()}}
-    for stem in ("cache", "server"):
-        with suppress(Exception):  # a release without such a maker imports what it needs when it is driven
-            loaded.makers[stem](configs[stem])
+    loaded = registry.load(*sys.argv[1:])
+    told = {(kept.trace.stem, *sorted(kept.trace.config)): kept.trace for kept in trace_files.every()}
+    for trace in told.values():  # one for each shape of a configuration: what makers import is imported once, here
+        with suppress(Exception):  # what this release lacks
+            loaded.makers[trace.stem](trace.config)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

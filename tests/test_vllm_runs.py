@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from driven import SOAK, sampled
 
@@ -55,15 +53,7 @@ def answer(release: str, script: str, *arguments: str) -> Any:
         makers = registry.load("vllm", release=sys.argv[1]).makers
     """
     text = textwrap.dedent(before) + textwrap.dedent(script)
-    paths = os.pathsep.join((str(HERE), str(HERE.parent)))
-    ran = subprocess.run(
-        [sys.executable, "-c", text, release, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+    ran = forked.run(release, text, [release, *arguments], "vllm", [str(HERE)])
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
 
