@@ -16,13 +16,16 @@ import subprocess
 import sys
 import tempfile
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 LIMIT = 300  # seconds for a script
 MOST = 3  # processes with a release that a test process keeps
+WATCHED = ("server", "host_server")  # functions of a release are watched from its first server on: plants come before
 
 
 class Ended(NamedTuple):
@@ -101,16 +104,38 @@ def main() -> None:
 
     torch.set_num_threads(1)
     loaded = registry.load(*sys.argv[1:])
+    # One configuration of each shape: what makers import is imported once, here.
     told = {(kept.trace.stem, *sorted(kept.trace.config)): kept.trace for kept in trace_files.every()}
-    for trace in told.values():  # one for each shape of a configuration: what makers import is imported once, here
+    makes = [(t.stem, partial(loaded.makers[t.stem], t.config)) for t in told.values() if t.stem in loaded.makers]
+    for make in (make for stem, make in makes if stem not in WATCHED):
         with suppress(Exception):  # what this release lacks
-            loaded.makers[trace.stem](trace.config)
+            make()
+    for name in (name for stem, make in makes if stem in WATCHED for name in _imported(make)):
+        with suppress(Exception):
+            import_module(name)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
             _child(json.loads(line))
         answers.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
         answers.flush()
+
+
+def _imported(make: Callable[[], Any]) -> list[str]:
+    """The modules that making something imports, which is made in a child alone."""
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        before = {*sys.modules}
+        with suppress(Exception):
+            make()
+        os.write(writes, " ".join(name for name in sys.modules if name not in before).encode())
+        os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads) as told:
+        names = told.read().split()
+    os.waitpid(pid, 0)
+    return [name for name in names if name.startswith(f"{sys.argv[1]}.")]
 
 
 def _child(asked: dict[str, Any]) -> None:
