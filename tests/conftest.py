@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import _lru_cache_wrapper
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from conformance.driver.collector import collect_rarely
 from conformance.driver.draws import by_seed_alone
+from conformance.engines import registry
 from proofs.mutation.right import right
 
 if not torch.cuda.is_available():
@@ -30,6 +32,11 @@ settings.register_profile(
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "steady")
 SOAK = PROFILE == "soak"
 settings.load_profile(PROFILE)
+
+# Each release costs a process that imports it, and a download: `make test` drives the newest one of each engine and an
+# older one, whose trees and schedulers are read by other code of ours. `make engines` checks all of them.
+RELEASED = frozenset(release for plugin in registry.released() for release in plugin.releases)
+DRIVEN = frozenset({"0.5.14", "0.22.1", *(plugin.releases[-1] for plugin in registry.released())})
 
 # Modules that keep what they have read of the law, and of other revisions of it.
 KEEPS = [*(f"proofs.difference.{name}" for name in ("beside", "compare", "loaded", "texts"))]
@@ -60,7 +67,7 @@ def memory_is_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long is left to ``make soak``, unless it is asked for by its name or mark: a test with the mark
-    ``soak``, and with ``soak(but=N)`` all its cases but the first N.
+    ``soak``, with ``soak(but=N)`` all its cases but the first N, and tests on a release that is not in ``DRIVEN``.
     """
     if SOAK or config.option.markexpr or any("::" in word for word in config.args):
         return
@@ -68,6 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     later = []
     for item in items:
         but = min((mark.kwargs.get("but", 0) for mark in item.iter_markers("soak")), default=None)
+        if _release(item) in RELEASED - DRIVEN:
+            later.append(item)
+            continue
         if but is None:
             continue
         test = item.nodeid.partition("[")[0]
@@ -78,6 +88,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=later)
     left = {*later}
     items[:] = [item for item in items if item not in left]
+
+
+def _release(item: pytest.Item) -> str | None:
+    """The release that a test drives, where this is one of its parameters."""
+    parameters: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    return parameters.get("release") if item.get_closest_marker("engine") else None
 
 
 def pytest_collection_finish() -> None:

@@ -126,7 +126,7 @@ TRIED = """
 """
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.engine
 @pytest.mark.parametrize("cause", sampled(CAUSES, 6), ids=lambda cause: cause.name)
 def test_the_repair_of_a_cause_mends_its_traces(cause: Cause) -> None:

@@ -36,6 +36,7 @@ def mended(served: Served, shown: dict[str, str], *, without: tuple[str, ...] = 
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_a_cause_is_repaired_in_both_where_its_repair_mends_both(served: Served) -> None:
     assert mended(served, SHOWN) == [CAUSE, OTHER]
@@ -46,6 +47,7 @@ def test_a_cause_is_repaired_in_both_where_its_repair_mends_both(served: Served)
     assert mended(served, {OTHER: SHOWN[CAUSE]}) == []
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_a_cause_that_one_of_both_cannot_be_repaired_of_is_left(served: Served) -> None:
     with Served(Subject("toy")) as other:
@@ -53,6 +55,7 @@ def test_a_cause_that_one_of_both_cannot_be_repaired_of_is_left(served: Served) 
         assert mended(served, SHOWN, base=other.path) == []
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_both_sources_have_the_lines_of_a_common_cause(served: Served, tmp_path: Path) -> None:
     roots = [Path(root) for root in served.hello["roots"]]

@@ -125,6 +125,7 @@ def test_a_leak_is_new_beside_a_sound_base_and_its_run_is_short() -> None:
         assert one.how is How.SHRUNK
 
 
+@pytest.mark.soak
 def test_one_finding_a_law_and_its_other_runs_are_folded_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each law has its first run shrunk before any law has a second run begun."""
     begun: list[tuple[str, str]] = []
@@ -148,6 +149,7 @@ def test_one_finding_a_law_and_its_other_runs_are_folded_under_it(monkeypatch: p
         assert not outcome(one.trace, sound).like(one.found)
 
 
+@pytest.mark.soak
 def test_after_the_time_one_run_for_each_operation_is_told_as_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: Any, **__: Any) -> Any:
         raise TimeIsUp
@@ -258,6 +260,7 @@ def test_what_is_mended_is_gone_though_another_law_is_broken_less_gravely() -> N
     assert "enough_is_granted" in laws(found, Status.NEW) | laws(found, Status.INCOMPARABLE)
 
 
+@pytest.mark.soak
 def test_a_call_that_the_base_lacks_is_incomparable() -> None:
     def without_decode(config: Json) -> Any:
         made = sound(config)
@@ -306,6 +309,7 @@ def test_an_engine_that_cannot_be_built_is_new_beside_a_base_that_can() -> None:
         assert not refused.rows(), "no server has this configuration"
 
 
+@pytest.mark.soak
 def test_shrinking_makes_an_incomparable_run_new_where_a_shorter_one_shows_it() -> None:
     """The base breaks another law in most runs in which the decode is wrong."""
     found = hunted(partial(doubled, sound), leaks)
@@ -321,6 +325,7 @@ def test_a_search_that_is_cut_short_says_so_and_keeps_what_it_has() -> None:
     assert found.seconds < 30
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("seed", [None, 2, 3])
 def test_other_seeds_find_nothing_new_between_equals(seed: int | None) -> None:
     hunt = Hunt("allocator", BOTH, lambda trace: outcome(trace, BOTH), HuntLimits(60, seed=seed))

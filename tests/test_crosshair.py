@@ -100,6 +100,7 @@ def function_of(name: str) -> Any:
     return getattr(import_module(module), function)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", sampled(SEARCHED, 3))
 def test_no_counterexample_of_a_check_is_found(name: str) -> None:
     ran = crosshair(name, seconds=A_LOOK)

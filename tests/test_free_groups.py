@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from driven import SOAK
 from torch import Tensor
 
 from conformance.driver.diff import changes
@@ -138,7 +139,7 @@ LAWFUL = (SWATokenToKVPoolAllocator, Defers, DefersAndKeepsMapping, Declines, Ig
 
 @pytest.mark.parametrize("kind", LAWFUL, ids=lambda kind: kind.__name__)
 def test_drawn_runs_find_nothing_in_what_is_lawful(kind: type) -> None:
-    found = check("swa_mapping", engine(kind), Search(60))
+    found = check("swa_mapping", engine(kind), Search(60 if SOAK else 25))
     assert (found.law, found.detail) == (None, None)
 
 

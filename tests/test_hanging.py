@@ -132,6 +132,7 @@ def test_a_maker_that_hangs_in_the_base_too_is_an_error(hangs_later: Path) -> No
         checking.report_of(options(hangs_later, hangs_later))
 
 
+@pytest.mark.soak
 def test_a_base_that_takes_long_says_nothing_of_a_maker(
     hangs_later: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_law_that_says_less_is_weakened(rows: Any) -> None:
     assert "group" not in row.new.formula.split("implies")[0]
 
 
+@pytest.mark.soak
 def test_a_law_that_says_more_is_strengthened(rows: Any) -> None:
     (row,) = rows(("allocator.py", GROUP, f"{GROUP} & (st.group < 2)"))
     assert said([row]) == [("allocator", "law", "pending_in_group", "strengthened", "strengthened")]
@@ -114,6 +115,7 @@ def test_a_law_with_another_name_is_renamed_whatever_its_text_is(rows: Any) -> N
     assert "z3 and cvc5 prove" in row.notes[1]
 
 
+@pytest.mark.soak
 def test_another_sentence_alone_has_the_same_meaning(rows: Any) -> None:
     (row,) = rows(("allocator.py", '"""Pages are pending only', '"""Pages wait only'))
     assert said([row]) == [("allocator", "law", "pending_in_group", "same_meaning", "same")]
@@ -147,6 +149,7 @@ def test_what_the_other_laws_imply_is_still_guaranteed(rows: Any) -> None:
     assert said([row]) == [("cache", "law", "window_is_locked", "same_meaning", "same")]
 
 
+@pytest.mark.soak
 def test_a_changed_helper_shows_in_the_law_that_uses_it(rows: Any) -> None:
     (row,) = rows(("cache_effects.py", "(now.handle(row) == handle)", "(now.handle(row) >= handle)"))
     assert said([row]) == [("cache", "law_of_two_states", "runs_with_its_lock", "weakened", "weakened")]
@@ -189,6 +192,7 @@ def test_a_call_that_no_longer_fits_is_weakened(rows: Any) -> None:
     }
 
 
+@pytest.mark.soak
 def test_a_renamed_transition_is_one(rows: Any) -> None:
     found = rows(
         ("allocator.py", "def merge_and_sort_free", "def sort_free"),
@@ -216,6 +220,7 @@ def test_a_field_that_is_added_is_named(rows: Any) -> None:
     assert {(row.change, row.fields) for row in found} == {("state_changed", ("opened",))}
 
 
+@pytest.mark.soak
 def test_what_a_theorem_is_about_is_no_change_of_its_meaning(rows: Any) -> None:
     about = 'stem.theorem(about=("rows", "tree"))(cache_theorems.quiescent)'
     (row,) = rows(("cache.py", about, about.replace('"tree"', '"tree", "states"')))
@@ -223,6 +228,7 @@ def test_what_a_theorem_is_about_is_no_change_of_its_meaning(rows: Any) -> None:
     assert "rows, tree before, rows, tree, states now" in row.notes[0]
 
 
+@pytest.mark.soak
 def test_a_theorem_is_compared_as_it_stands(rows: Any) -> None:
     """Under the laws every theorem holds, so that a weaker one would seem to have one meaning with a stronger one."""
     (row,) = rows(("cache_theorems.py", "& (full.index(page) == i)", ""))
@@ -243,6 +249,7 @@ def test_what_the_theorems_leave_out_is_an_assumption(rows: Any) -> None:
     assert said([row]) == [("", "assumption", "swa_mapping.backup_state", "dropped", "strengthened")]
 
 
+@pytest.mark.soak
 def test_a_sentence_without_a_formula_is_not_decided(rows: Any) -> None:
     (row,) = rows(
         ("scope.py", "drained request by request and node by node, and never thrown away", "drained"),
@@ -282,6 +289,7 @@ def test_where_the_solvers_give_up_the_report_says_so(rows: Any, monkeypatch: py
     assert all("not known" in note for note in row.notes)
 
 
+@pytest.mark.soak
 def test_an_example_that_the_finite_reading_denies_is_no_answer(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = decide.Entailment.__init__
 

@@ -187,6 +187,7 @@ def test_the_test_of_a_folder_fails_on_it_and_passes_on_another(tmp_path: Path) 
     assert passed == ""
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_the_test_of_a_repaired_engine_repairs_it(tmp_path: Path) -> None:
     """The run of a known cause, which breaks no law where this cause is repaired."""

@@ -701,7 +701,7 @@ WHO = (
 )  # fmt: skip
 
 
-@pytest.mark.soak(but=4)
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_no_call_takes_work_in_proportion_to_the_pool(name: str) -> None:
     found = differing(SCRIPTS[name])

@@ -82,6 +82,7 @@ def walks(stem: str, least: int, most: int) -> Any:
     return st.tuples(names, st.booleans(), st.lists(st.integers(0, 10_000), min_size=least, max_size=most))
 
 
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("stem", [stem for stem in LOOKED_AT if SOAK or stem != "session_trim"])
 def test_listings_are_complete(stem: str, strict: None) -> None:
     del strict
@@ -189,7 +190,7 @@ def agree(stem: str, name: str, state: Any, arguments: tuple[Any, ...], oracle: 
     return bool(step.granted)
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("stem", LOOKED_AT)
 def test_both_readings_agree(stem: str) -> None:
     hints, seen = hints_of(stem), Counter[tuple[str, bool]]()

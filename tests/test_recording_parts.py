@@ -85,6 +85,7 @@ def calls_of(path: Path) -> list[RecordedCall]:
     return [call for data in records(path) if isinstance(call := unpacked(data), RecordedCall)]
 
 
+@pytest.mark.soak(but=2)
 @pytest.mark.usefixtures("repaired")
 @pytest.mark.parametrize("load", sampled(LOADS, 3))
 def test_a_release_keeps_the_law(tmp_path: Path, load: str) -> None:
@@ -110,6 +111,7 @@ def test_a_release_keeps_the_law_under_many_loads(tmp_path: Path, load: str, see
     assert judged(tmp_path / "b").broken is None
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("repaired")
 def test_all_laws_say_what_the_changes_say(tmp_path: Path) -> None:
     """With every law evaluated after each call the verdict stays."""
@@ -140,6 +142,7 @@ def test_a_server_without_parts_says_nothing_of_them(tmp_path: Path) -> None:
 # Bugs.
 
 
+@pytest.mark.soak(but=8)
 @pytest.mark.usefixtures("repaired")
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_the_first_wrong_call_is_named(tmp_path: Path, plant: Plant) -> None:

@@ -234,6 +234,7 @@ def options(what: Subject, base: Path | None = None, **more: Any) -> CheckOption
     return CheckOptions(what, base=None if base is None else str(base), **given)
 
 
+@pytest.mark.soak
 def test_a_leak_is_new_beside_a_sound_folder_and_known_beside_itself(tmp_path: Path) -> None:
     sound, leaks = written(tmp_path / "sound", "sound"), subject(tmp_path / "leaks", "leaks")
     report = checked(options(leaks, sound))

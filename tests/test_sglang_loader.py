@@ -584,6 +584,7 @@ def test_a_core_that_is_older_than_its_source_is_not_built(tmp_path: Path) -> No
         assert run_python(LOAD + code, str(root / "python")).stdout.strip() == said
 
 
+@pytest.mark.soak
 def test_a_release_without_a_rust_core_says_nothing_of_it(tmp_path: Path) -> None:
     code = """
     from conformance.engines import registry

@@ -274,7 +274,7 @@ def _pairs(symbols: Any, plain: Any, path: str) -> Iterator[tuple[str, Any, Any]
             yield path + f.name, one, other
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     ("stem", "part"),
     [

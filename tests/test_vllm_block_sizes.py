@@ -195,6 +195,7 @@ def conforms(make: Any, monkeypatch: pytest.MonkeyPatch, examples: int = 120) ->
     return None if sink.failure is None else sink.failure[0].law
 
 
+@pytest.mark.soak
 def test_our_scheduler_has_groups_of_several_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert conforms(block_cache, monkeypatch, 120 if SOAK else 40) is None
 

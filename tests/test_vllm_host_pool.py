@@ -100,6 +100,7 @@ def test_a_known_finding_is_met_where_it_is_not_left_out(exclusion: str, law: st
     assert answer(RELEASES[-1], SENT, SMALL, exclusion)[0] == law
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.engine
 @pytest.mark.parametrize("pool", range(len(HOST_POOLS) - 1))
 def test_copies_to_a_pool_that_is_not_small_and_lazy_come_to_an_end(pool: int) -> None:

@@ -372,7 +372,7 @@ EDITED = """
 
 def test_an_edit_is_found_in_drawn_runs() -> None:
     """The same runs of the release as it is break no law."""
-    edits = dict(sampled(EDITS.items(), 2))
+    edits = dict(sampled(EDITS.items(), 4))
     told = answer(RELEASES[-1], EDITED, json.dumps(edits))
     assert told == {name: [law, None] for name, (_, _, law) in edits.items()}
 
