@@ -103,7 +103,7 @@ def main() -> None:
     from conformance.traces import trace_files
 
     torch.set_num_threads(1)
-    loaded = registry.load(*sys.argv[1:])
+    loaded = registry.load(sys.argv[1], sys.argv[2])
     # One configuration of each shape: what makers import is imported once, here.
     told = {(kept.trace.stem, *sorted(kept.trace.config)): kept.trace for kept in trace_files.every()}
     makes = [(t.stem, partial(loaded.makers[t.stem], t.config)) for t in told.values() if t.stem in loaded.makers]

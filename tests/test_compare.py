@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -315,6 +316,17 @@ def test_shrinking_makes_an_incomparable_run_new_where_a_shorter_one_shows_it() 
     found = hunted(partial(doubled, sound), leaks)
     assert laws(found, Status.NEW)
     assert not laws(found, Status.INCOMPARABLE) - laws(found, Status.NEW)
+
+
+def test_runs_without_an_operation_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draws_an_empty_run(_: str, __: Any, sink: Sink, ___: Any) -> None:
+        sink.runs += 1
+        assert sink.runs < 1_000, "the search never ends"
+        time.sleep(0.001)
+
+    monkeypatch.setattr("conformance.search.hunt.draw", draws_an_empty_run)
+    limits = HuntLimits(None, seed=1, seconds=0.01, together=1)
+    assert Hunt("allocator", sound, lambda trace: outcome(trace, sound), limits).run([], ()).cut_short
 
 
 def test_a_search_that_is_cut_short_says_so_and_keeps_what_it_has() -> None:

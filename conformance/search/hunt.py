@@ -290,9 +290,13 @@ class Hunt:
         return repairs.exclude
 
     def _draw(self, exclude: Collection[StrEnum]) -> bool:
-        """Draws the runs that are left, or as many as there is time for. True if the time was up before."""
+        """Draws the runs that are left, or as many as there is time for. True if the time was up before. A run without
+        an operation does not look at the clock itself.
+        """
         seed = self.limits.seed
         while self._left is None or self._left > 0:
+            if self.sink.runs and self._searched_enough():
+                return True
             number, together = next(self._numbers), self.limits.together
             examples = together if self._left is None else min(together, self._left)
             avoided = exclude if number % 2 or self.limits.avoid else ()
