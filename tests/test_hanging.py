@@ -14,6 +14,7 @@ from driven import sampled
 from conformance.driver import watchdog
 from conformance.driver.lockstep import ANSWERED
 from conformance.driver.protocol import EngineError
+from conformance.search import harm
 from conformance.search.connection import Served, Subject
 from conformance.search.served import GivesUp, given_up_after
 from slotproof.checks import checking
@@ -172,6 +173,26 @@ def test_a_watch_counts_no_time_in_which_another_process_works(tmp_path: Path, m
     with watchdog.paused():
         pass
     assert waits[3:] == [None], "no watch, nothing to do"
+
+
+def test_a_forked_process_has_no_watch(tmp_path: Path) -> None:
+    """A call to the engine that comes in it begins no watch, and waits for no thread of its parent."""
+    watch = watchdog.Watch(tmp_path / "death", 600.0)
+    watch.since -= 600  # so long ago that each call would begin it again
+
+    def calls() -> str:
+        with watchdog.paused():
+            watchdog.again()
+        watch.again()
+        watch.end()
+        return "went on"
+
+    try:
+        assert harm.forked(calls, seconds=5) == "went on"
+        assert watchdog.written_in(tmp_path / "death") == ""
+        assert (tmp_path / "death").exists(), "the watch of the parent goes on"
+    finally:
+        watch.end()
 
 
 def test_check_has_the_option() -> None:

@@ -1,6 +1,7 @@
 """Ends a process in which a call to an engine hangs, and says where it was.
 
-A process has one ``Watch``. Who waits for another process meanwhile, such as for the base's answer, pauses it.
+A process has one ``Watch``. Who waits for another process meanwhile, such as for the base's answer, pauses it. A
+process that is forked has none: ``faulthandler`` waits for a thread, which stays behind in the parent.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from conformance.driver.protocol import Json
 
 _running: list[Watch] = []  # the watch of this process, if there is one
+os.register_at_fork(after_in_child=_running.clear)
 
 
 class Watch:
@@ -33,12 +35,14 @@ class Watch:
     def again(self) -> None:
         """Begins to wait again, but not more often than ten times in ``limit`` seconds: each time costs a thread."""
         now = time.monotonic()
-        if now - self.since > self.limit / 10:
+        if self in _running and now - self.since > self.limit / 10:
             self.since = now
             faulthandler.dump_traceback_later(self.limit, exit=True, file=self.file)
 
     def end(self) -> None:
         """The process has not died: there is nothing to tell."""
+        if self not in _running:
+            return
         faulthandler.cancel_dump_traceback_later()
         faulthandler.disable()
         _running.remove(self)
