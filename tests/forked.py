@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LIMIT = 300  # seconds for a script
-MOST = 3  # processes with a release that a test process keeps
+MOST = 4  # processes with a release that a test process keeps
 WATCHED = ("server", "host_server")  # functions of a release are watched from its first server on: plants come before
 
 

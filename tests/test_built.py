@@ -102,6 +102,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_what_a_scheduler_of_vllm_asserts_is_told_beside_a_base() -> None:
     before = """

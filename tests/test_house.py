@@ -49,8 +49,12 @@ def sources(*folders: str) -> Iterator[Path]:
 
 
 @cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
 def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return parsed(path.read_text(encoding="utf-8"))
 
 
 def where(path: Path, node: Any, root: Path = ROOT) -> str:
