@@ -114,13 +114,6 @@ def test_the_newest_release_is_a_notice_that_fails_nothing(tmp_path: Path) -> No
     asked, notice = done.stdout.splitlines()
     assert (done.returncode, asked) == (0, "asked engines --newest")
     assert notice.startswith("::notice title=Slotproof::")
-    own = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    (function,) = re.findall(r"^newest_release\(\) \{\n.*?^\}\n", own, re.DOTALL | re.MULTILINE)
-    script = function.replace(".venv/bin/slotproof", "slotproof") + "newest_release"
-    done = run(script, tmp_path, env)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "asked engines --newest")
-    assert "NOTICE" in done.stdout
-    assert "stage newest_release" in own
 
 
 def repository(folder: Path, env: dict[str, str]) -> Path:

@@ -85,7 +85,7 @@ def crosshair(target: str, *folders: Path, seconds: str = SECONDS) -> subprocess
     )
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_a_contract_is_confirmed(name: str) -> None:
     ran = crosshair(name)

@@ -96,6 +96,7 @@ def evictions(st: CacheState, node: int) -> Iterator[CacheState]:
             yield step.then
 
 
+@pytest.mark.soak
 def test_a_request_that_is_alone_gets_every_page_there_is() -> None:
     """So every request that is admitted ends, if the pools hold one of the greatest length and its window."""
     grew, refused = 0, 0

@@ -205,6 +205,7 @@ def test_a_renamed_transition_is_one(rows: Any) -> None:
 # States, theorems, and what is taken for granted.
 
 
+@pytest.mark.soak
 def test_a_field_that_is_added_is_named(rows: Any) -> None:
     found = rows(
         ("allocator.py", "    group: Number = number()", "    group: Number = number()\n    opened: Number = number()"),
@@ -235,6 +236,7 @@ def test_a_theorem_is_compared_as_it_stands(rows: Any) -> None:
     assert said([row]) == [("cache", "theorem", "frees_what_it_owns", "weakened", "weakened")]
 
 
+@pytest.mark.soak
 def test_a_headline_that_names_fewer_laws_is_weakened(rows: Any) -> None:
     named = '*(("cache", law) for law in ("quiescent", "states_are_quiescent")),\n'
     text = (PRESENT / "theorems.py").read_text("utf-8")
@@ -281,6 +283,7 @@ def test_an_unknown_answer_is_never_called_one_meaning() -> None:
                 assert (judged.guarantee == "unknown") == (not judged.decided)
 
 
+@pytest.mark.soak
 def test_where_the_solvers_give_up_the_report_says_so(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "_example", lambda *_: None)
     monkeypatch.setattr(decide, "_proved", lambda *_: False)
