@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -137,8 +137,9 @@ def _noted() -> Iterator[dict[int, tuple[Requirement, str, str]]]:
         places[id(asked)] = (asked, *_source(sys._getframe(1)))
         return asked
 
+    modules = [module for module in sys.modules.values() if isinstance(module, ModuleType)]
     with ExitStack() as replaced:
-        for module in [module for module in sys.modules.values() if vars(module).get("requires") is real]:
+        for module in [module for module in modules if vars(module).get("requires") is real]:
             replaced.enter_context(patch.object(module, "requires", requires))
         yield places
 

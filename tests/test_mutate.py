@@ -248,7 +248,7 @@ def test_no_call_reads_what_nobody_reads(stem: str, transition: str) -> None:
 
 
 def test_an_edit_changes_one_place() -> None:
-    for edit in [*record.every_edit()][::389]:
+    for edit in sampled([*record.every_edit()][::97], 4):
         was, now = (
             ast.unparse(ast.parse(text_of(edit.module))),
             ast.unparse(edited(text_of(edit.module), edit, callee(edit.module))),
