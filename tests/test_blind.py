@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from itertools import chain, islice, repeat
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -86,13 +85,10 @@ def test_too_few_odd_causes_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Answers:
-    """A connection to an engine: what it was asked, and what it answers. ``failing``: its first answers fail.
-    ``lengths``: of the runs that it finds, after which all have one operation.
-    """
+    """A connection to an engine: what it was asked, and what it answers. ``failing``: its first answers fail."""
 
-    def __init__(self, failing: int = 0, lengths: Iterable[int] = ()) -> None:
+    def __init__(self, failing: int = 0) -> None:
         self.asked: list[dict[str, Any]] = []
-        self.lengths = chain(lengths, repeat(1))
         self.repairs: list[list[str]] = []
         self.failing = failing
         self.subject = type("Named", (), {"engine": "sglang"})()
@@ -113,8 +109,7 @@ class Answers:
         self.asked.append(asked)
         if len(self.asked) <= self.failing:
             raise ToolError("the tool failed", "a report")
-        trace = {"stem": asked["stem"], "steps": [{"op": "schedule"}] * next(self.lengths)}
-        shown = {"law": "a law", "severity": "violation", "detail": "", "name": "", "trace": trace}
+        shown = {"law": "a law", "severity": "violation", "detail": "", "name": "", "trace": {"stem": asked["stem"]}}
         return {"runs": 1, "steps": 2, "new": [shown]}
 
 
@@ -145,17 +140,6 @@ def test_a_failure_of_ours_is_told_and_the_search_goes_on(monkeypatch: pytest.Mo
     one = searching(Answers(failing=1), 2, monkeypatch, ["first"])
     assert one.failed == ["server, seed 0: the tool failed"]
     assert list(one.repairs) == ["first"]
-
-
-def test_after_a_long_run_without_a_cause_the_next_one_is_made_smaller_for_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A long run with a cause, and a short one without, say nothing of the time that the next one needs."""
-    answers = Answers(lengths=[90, 90, 90, 90, 90, 5, 90, 5])
-    searching(answers, 9, monkeypatch, ["", "", "", "", "first", "", "second", "", ""])
-    assert [asked["shrinking"] for asked in answers.asked] == [4.0, 8.0, 16.0, 32.0, 32.0, 4.0, 4.0, 4.0, 4.0]
-    searches = {asked["seconds"] - asked["shrinking"] for asked in answers.asked}
-    assert len(searches) == 1, "the time for drawing does not become less"
 
 
 def test_what_is_kept_knew_no_trace() -> None:

@@ -22,11 +22,8 @@ from slotproof.checks.by_cause import name_causes
 
 SHARE = 30.0  # seconds of a judgement, with shrinking
 # Seconds in which a run is made smaller: enough to leave out what most runs send beside their cause. The rest of the
-# time finds more. A long run cannot be followed on an engine with a repair, which does other things from its first
-# calls on: so nobody can say that the repair mends it. Where no cause was named for a run that stayed long, the next
-# judgement of its stem gets twice the time.
-SHRINKING, MOST_SHRINKING = 4.0, 32.0
-LONG = 20  # operations
+# time finds more.
+SHRINKING = 4.0
 SEEDS = 1_000  # of the judgements of one search
 SHOWN = ("law", "severity", "detail", "name", "cause")
 
@@ -35,8 +32,7 @@ SHOWN = ("law", "severity", "detail", "name", "cause")
 class BlindSearch:
     """One search of a release. ``deadline``: when it ends, as ``time.monotonic`` counts. ``repairs``: the causes that
     were found, in their order, each with the second of the search in which it was named. ``found``: every finding.
-    ``failed``: judgements in which Slotproof itself failed. ``shrinking``: by stem, the seconds in which the next
-    judgement makes a run smaller, where these are not ``SHRINKING``.
+    ``failed``: judgements in which Slotproof itself failed.
     """
 
     served: Served
@@ -46,7 +42,6 @@ class BlindSearch:
     found: list[Json] = field(default_factory=list)
     judged: list[Json] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    shrinking: dict[str, float] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def judge(self, stems: Iterator[str], seeds: Iterator[int]) -> None:
@@ -56,12 +51,12 @@ class BlindSearch:
             if left < 1:
                 return
             with self.lock:
-                repairs, shrinking = list(self.repairs), self.shrinking.get(stem, SHRINKING)
+                repairs = list(self.repairs)
             asked = {
                 **{"do": "alone", "stem": stem, "engine": self.served.subject.engine, "run": f"{stem}-{seed}"},
-                **{"seconds": min(SHARE + shrinking - SHRINKING, left), "seed": seed, "examples": None, "steps": 0},
+                **{"seconds": min(SHARE, left), "seed": seed, "examples": None, "steps": 0},
                 **{"strict": False, "listed": None, "first": True, "drawn_alone": True},
-                **{"shrinking": shrinking, "untold": True},
+                **{"shrinking": SHRINKING, "untold": True},
             }
             try:
                 with self.served.connect(repairs) as connection:
@@ -79,10 +74,6 @@ class BlindSearch:
         second = round(time.monotonic() - self.begun, 1)
         with self.lock:
             self.judged.append({"stem": stem, "seed": seed, "runs": told["runs"], "operations": told["steps"]})
-            if told["new"]:
-                stayed_long = any(not row["cause"] and len(row["trace"]["steps"]) > LONG for row in told["new"])
-                longer = min(2 * self.shrinking.get(stem, SHRINKING), MOST_SHRINKING)
-                self.shrinking[stem] = longer if stayed_long else SHRINKING
             for row in told["new"]:
                 if row["cause"]:
                     self.repairs.setdefault(row["cause"], second)
