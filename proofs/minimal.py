@@ -127,13 +127,14 @@ def asked_of(hints: Hints, name: str) -> dict[int, AskedRequirement]:
 
 @contextmanager
 def _noted() -> Iterator[dict[int, tuple[Requirement, str, str]]]:
-    """The requirements that ``logic.requires`` makes meanwhile, by identity, each with its place and source text."""
+    """The requirements that ``logic.requires`` makes while the block runs, by identity, each with the place of the call
+    and its source text.
+    """
     places: dict[int, tuple[Requirement, str, str]] = {}
     real = logic.requires
 
-    @functools.wraps(real)
-    def requires(*said: Any, **named: Any) -> Requirement:
-        asked = real(*said, **named)
+    def requires(holds: logic.Truth, sentence: str) -> Requirement:
+        asked = real(holds, sentence)
         places[id(asked)] = (asked, *_source(sys._getframe(1)))
         return asked
 

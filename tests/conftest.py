@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _release(item: pytest.Item) -> str | None:
-    """The release that a test drives, where this is one of its parameters."""
+    """The release of an engine that a test drives, where the test has the parameter ``release``."""
     parameters: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
     return parameters.get("release") if item.get_closest_marker("engine") else None
 

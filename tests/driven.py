@@ -4,7 +4,6 @@ real release in a process of its own, since a process can hold one release.
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -87,7 +86,5 @@ def have(release: str) -> Path:
 def driven(release: str, script: str, *arguments: str) -> list[dict[str, Any]]:
     """The last line that the script printed, as JSON. The first argument of the script is the release."""
     have(release)
-    ran = forked.run(release, textwrap.dedent(script), [release, *arguments])
-    assert ran.returncode == 0, ran.stderr
-    answer: list[dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])
+    answer: list[dict[str, Any]] = forked.run(release, textwrap.dedent(script), [release, *arguments]).answer()
     return answer

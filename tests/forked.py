@@ -35,6 +35,11 @@ class Ended(NamedTuple):
     stdout: str
     stderr: str
 
+    def answer(self) -> Any:
+        """The last line that the script printed, as JSON. The script must have ended well."""
+        assert self.returncode == 0, self.stderr
+        return json.loads(self.stdout.splitlines()[-1])
+
 
 class Forked:
     """The process of a release of an engine."""
@@ -122,20 +127,17 @@ def main() -> None:
 
 
 def _imported(make: Callable[[], Any]) -> list[str]:
-    """The modules that making something imports, which is made in a child alone."""
-    reads, writes = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        before = {*sys.modules}
+    """The modules of the engine that making something imports. It is made in a child alone."""
+    from conformance.search import harm
+
+    before = {*sys.modules}
+
+    def made() -> list[str]:
         with suppress(Exception):
             make()
-        os.write(writes, " ".join(name for name in sys.modules if name not in before).encode())
-        os._exit(0)
-    os.close(writes)
-    with os.fdopen(reads) as told:
-        names = told.read().split()
-    os.waitpid(pid, 0)
-    return [name for name in names if name.startswith(f"{sys.argv[1]}.")]
+        return [name for name in sys.modules if name.startswith(f"{sys.argv[1]}.") and name not in before]
+
+    return harm.forked(made) or []
 
 
 def _child(asked: dict[str, Any]) -> None:

@@ -36,7 +36,6 @@ def mended(served: Served, shown: dict[str, str], *, without: tuple[str, ...] = 
     return found
 
 
-@pytest.mark.soak
 @pytest.mark.engine
 def test_a_cause_is_repaired_in_both_where_its_repair_mends_both(served: Served) -> None:
     assert mended(served, SHOWN) == [CAUSE, OTHER]

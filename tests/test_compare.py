@@ -318,13 +318,20 @@ def test_shrinking_makes_an_incomparable_run_new_where_a_shorter_one_shows_it() 
     assert not laws(found, Status.INCOMPARABLE) - laws(found, Status.NEW)
 
 
-def test_runs_without_an_operation_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def empty_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each drawn run is without an operation."""
+
     def draws_an_empty_run(_: str, __: Any, sink: Sink, ___: Any) -> None:
         sink.runs += 1
         assert sink.runs < 1_000, "the search never ends"
         time.sleep(0.001)
 
     monkeypatch.setattr("conformance.search.hunt.draw", draws_an_empty_run)
+
+
+@pytest.mark.usefixtures("empty_runs")
+def test_runs_without_an_operation_end_with_the_time() -> None:
     limits = HuntLimits(None, seed=1, seconds=0.01, together=1)
     assert Hunt("allocator", sound, lambda trace: outcome(trace, sound), limits).run([], ()).cut_short
 
@@ -444,6 +451,11 @@ def test_findings_share_the_time_in_which_they_are_told(monkeypatch: pytest.Monk
     assert given == sorted(given)
     assert given[0] * len(told) <= 10.0
     assert given[-1] > 10.0 * TELLING / 2
+
+
+@pytest.mark.usefixtures("empty_runs")
+def test_alone_runs_without_an_operation_end_with_the_time() -> None:
+    assert alone(sound, examples=None, seconds=0.01, drawn_alone=True)["cut_short"]
 
 
 def test_alone_goes_on_until_so_many_operations_are_done() -> None:

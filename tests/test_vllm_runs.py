@@ -53,9 +53,7 @@ def answer(release: str, script: str, *arguments: str) -> Any:
         makers = registry.load("vllm", release=sys.argv[1]).makers
     """
     text = textwrap.dedent(before) + textwrap.dedent(script)
-    ran = forked.run(release, text, [release, *arguments], "vllm", [str(HERE)])
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
+    return forked.run(release, text, [release, *arguments], "vllm", [str(HERE)]).answer()
 
 
 def between(release: str, first: str, last: str) -> bool:

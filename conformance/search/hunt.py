@@ -290,8 +290,8 @@ class Hunt:
         return repairs.exclude
 
     def _draw(self, exclude: Collection[StrEnum]) -> bool:
-        """Draws the runs that are left, or as many as there is time for. True if the time was up before. A run without
-        an operation does not look at the clock itself.
+        """Draws the runs that are left, or as many as there is time for. True if the time was up before. A run looks at
+        the clock before each operation; one that has none does not.
         """
         seed = self.limits.seed
         while self._left is None or self._left > 0:

@@ -225,7 +225,7 @@ class Alone:
 
     def _draw(self) -> bool:
         """Draws as many runs as were asked for, or as there is time for, until enough operations are done. True if the
-        time was up before.
+        time was up before. A run looks at the clock before each operation; one that has none does not.
         """
         asked, number = self.asked, self.asked["seed"] or 0
         examples = asked["examples"] or ROOMS[self.stem].runs
@@ -233,7 +233,7 @@ class Alone:
         more = asked["examples"] is None and asked["seconds"] is not None
         while not (late or self.runs.ended) and self.sink.runs and (more or self.sink.steps < asked["steps"]):
             number += 1
-            late = self.runs.draw(examples, number)
+            late = self.done.must_stop() or self.runs.draw(examples, number)
         return late
 
 

@@ -91,9 +91,8 @@ def _warm_up(
     loaded: registry.Loaded, stems: set[str], watched: Callable[[], AbstractContextManager[None]], limit: float | None
 ) -> None:
     """Imports here what every child needs: modules of our own, and those that the engine imports when it is built for
-    one of ``stems``.
-    ``watched``: entered around each maker. ``limit``: after half of so many seconds a maker is given up. An engine on
-    CUDA is built by the children alone.
+    one of ``stems``. ``watched``: entered around each maker. ``limit``: after half of so many seconds a maker is given
+    up. An engine on CUDA is built by the children alone.
 
     If the engine uses torch, it is kept to one thread, since several children work side by side.
     """
