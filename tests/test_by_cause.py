@@ -127,6 +127,7 @@ def test_a_finding_beside_a_base_names_the_repairs_without_which_it_is_not_new(n
     assert also["repaired"] == ["a", "b", "c"], "the time is up"
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_the_causes_of_a_release_are_those_that_it_is_known_to_have(served: Served) -> None:
     of_sglang = {cause.name for cause in cause_files.every() if cause.engine == "sglang"}

@@ -44,7 +44,7 @@ OF_STEMS = [kept for kept in trace_files.every() if kept.trace.stem in STEMS]  #
 NAMES = [kept.name for kept in OF_STEMS][::4]
 
 
-@pytest.mark.soak(but=12)
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_right_engine_that_is_driven_on_does_no_harm_and_never_stops(name: str) -> None:
     """So what the plans send is lawful, and a harm or a stop comes of the broken law."""

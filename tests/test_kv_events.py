@@ -224,7 +224,7 @@ def test_the_reader_finds_what_the_law_finds_and_nothing_else() -> None:
     assert set(seen) == {None, fast.PARENT, fast.TEXT, fast.REMOVED, fast.NUMBERED, fast.EXACT}, seen
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

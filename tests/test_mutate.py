@@ -325,6 +325,7 @@ def test_only_edits_that_change_nothing_are_not_counted_as_wrong() -> None:
     assert record.share([{REFUTED: 97, EQUIVALENT: 50, STRICTER: 3, SURVIVES: 1}]) < record.LEAST
 
 
+@pytest.mark.soak
 def test_the_table_says_where_it_is_out_of_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "mutation.json"
     monkeypatch.setattr(mutating, "_kept_at", lambda: kept)

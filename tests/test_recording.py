@@ -68,7 +68,7 @@ def recorded(path: Path, load: dict[str, Any], steps: int, seed: int = 1, versio
 # What an unmodified release does keeps the law.
 
 
-@pytest.mark.soak(but=3)
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("load", LOADS, ids=str)
 def test_a_release_under_load_keeps_the_law(tmp_path: Path, load: dict[str, Any]) -> None:
     recorder = recorded(tmp_path / "a", load, 300)
@@ -131,7 +131,7 @@ def planted(plant: Plant, happens: Callable[[], bool]) -> Iterator[None]:
             setattr(owner, name, before)
 
 
-@pytest.mark.soak(but=6)
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_the_first_wrong_call_is_named(tmp_path: Path, plant: Plant) -> None:
     verdict, call = judged_with(plant, tmp_path / "a", skips=40)

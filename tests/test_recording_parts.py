@@ -85,7 +85,7 @@ def calls_of(path: Path) -> list[RecordedCall]:
     return [call for data in records(path) if isinstance(call := unpacked(data), RecordedCall)]
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.usefixtures("repaired")
 @pytest.mark.parametrize("load", sampled(LOADS, 3))
 def test_a_release_keeps_the_law(tmp_path: Path, load: str) -> None:

@@ -217,7 +217,7 @@ def must_name(verdict: JudgedServer, call: int, plant: ServerPlant, path: Path) 
     assert verdict.calls == due, (call, verdict.function, str(verdict.broken))
 
 
-@pytest.mark.soak(but=9)
+@pytest.mark.soak(but=5)
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_the_first_wrong_event_is_named(tmp_path: Path, plant: ServerPlant) -> None:
     verdict, call = judged_with_plant(plant, tmp_path / "a", skips=10)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from conformance.driver import exception_origin, no_verdict, watchdog
 from conformance.driver.diff import FieldDifference, Names, against_lines, changes, value_of
+from conformance.driver.operations import must_take
 from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
 from conformance.driver.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, WrongSlot
@@ -308,7 +309,7 @@ class LockStep:
         if operation is None:
             raise Misuse(f"{self.law.stem.name} has no operation {op!r}")
         try:
-            inspect.signature(operation).bind(**arguments)
+            must_take(operation, arguments)
         except TypeError as error:
             raise Misuse(f"{op}({', '.join(arguments)}): {error}") from None
         self.trace.steps.append({"op": op, **arguments})

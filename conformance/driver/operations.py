@@ -7,6 +7,8 @@ and ``conformance.traces.trace_schema`` read it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from inspect import Signature, signature
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 TOKENS, KEY = "a number of tokens", "token ids"
@@ -35,6 +37,17 @@ def declared(*owners: type) -> dict[str, Callable[..., Any]]:
 def operations_of(*parts: Any) -> dict[str, Callable[..., Any]]:
     """The operations of objects, by name, ready to be called."""
     return {name: getattr(part, name) for part in parts for owner in type(part).__mro__ for name in declared(owner)}
+
+
+def must_take(operation: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Raises ``TypeError`` where an operation of ``operations_of`` has no such parameters, or needs others."""
+    method: Any = operation
+    _signature(method.__func__).bind(method.__self__, **arguments)
+
+
+@cache
+def _signature(method: Callable[..., Any]) -> Signature:
+    return signature(method)
 
 
 def kinds_of(operations: Mapping[str, Callable[..., Any]]) -> dict[str, dict[str, str]]:
