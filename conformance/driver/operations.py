@@ -40,9 +40,12 @@ def operations_of(*parts: Any) -> dict[str, Callable[..., Any]]:
 
 
 def must_take(operation: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raises ``TypeError`` where an operation of ``operations_of`` has no such parameters, or needs others."""
-    method: Any = operation
-    _signature(method.__func__).bind(method.__self__, **arguments)
+    """Raises ``TypeError`` where an operation has no such parameters, or needs others."""
+    method = getattr(operation, "__func__", None)  # of all runs of a stem, so that its signature is read once
+    if method is None:
+        signature(operation).bind(**arguments)
+    else:
+        _signature(method).bind(None, **arguments)
 
 
 @cache
