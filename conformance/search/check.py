@@ -23,7 +23,7 @@ from conformance.driver.trace import Trace
 from conformance.engines.registry import every_kind
 from conformance.stems.exclusions import looks_past
 from conformance.stems.kinds import Kinds
-from conformance.stems.machine import Sink, TimeIsUp
+from conformance.stems.machine import Sink, StemMachine, TimeIsUp
 from conformance.stems.stem_registry import ROOMS, start
 from conformance.traces.harm_found import Harm
 from conformance.traces.outcome import How
@@ -165,12 +165,7 @@ def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> 
     """Draws runs of ``stem`` on engines that ``make`` builds. Raises the ``Finding`` that ends a run; ``sink`` has the
     run. Raises ``EngineError`` where the engine can have no verdict, since it uses what is stood in for.
     """
-    rules, run_class = ROOMS[stem].machine, ROOMS[stem].run
-    fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
-    sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
-    fixed |= {"strict": search.strict, "exclude": search.exclude, "parts": search.parts}
-    fixed["kinds"] = search.kinds or every_kind()
-    machine = type(rules.__name__, (rules,), {**fixed, **sizes})
+    machine = machine_of(stem, make, sink, search)
     factory: Any = machine if search.seed is None else seeded(search.seed)(machine)
     with with_reporter(lambda _: None), by_seed_alone():
         try:
@@ -186,6 +181,16 @@ def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> 
         else:
             return
     raise failure  # not in the handler: it does not come of the repetition
+
+
+def machine_of(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> type[StemMachine]:
+    """The machine that draws these runs of ``stem``."""
+    rules, run_class = ROOMS[stem].machine, ROOMS[stem].run
+    fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
+    sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
+    fixed |= {"strict": search.strict, "exclude": search.exclude, "parts": search.parts}
+    fixed["kinds"] = search.kinds or every_kind()
+    return type(rules.__name__, (rules,), {**fixed, **sizes})
 
 
 def _settings(search: Search) -> settings:

@@ -22,7 +22,7 @@ from conformance.driver.lockstep import ANSWERED, ANSWERED_SENTENCE, Finding
 from conformance.driver.options import Given
 from conformance.driver.protocol import EngineError, Json
 from conformance.driver.trace import Trace
-from conformance.traces.outcome import Break, Outcome
+from conformance.traces.outcome import Break, Followed, Outcome
 
 TO_LOAD = 3  # times the limit of a call: how long it may take to import an engine and to ask its makers for their stems
 DIED = "the process died"
@@ -110,6 +110,10 @@ class Connection:
             self.close()
             self._open()
             return died(trace)
+
+    def followed(self, trace: Trace) -> Followed:
+        """What the trace shows where it is sent as far as a client may send it, and the engine is brought to rest."""
+        return Followed(**self.ask({"do": "followed", "stem": trace.stem, "trace": trace.as_json()}))
 
 
 def died(trace: Trace) -> Outcome:

@@ -25,6 +25,7 @@ from conformance.search.common_causes import CommonCauses, common_causes
 from conformance.search.connection import Connection
 from conformance.search.done import Done, replay
 from conformance.search.enough import RUNS
+from conformance.search.followed import followed
 from conformance.search.harm import harm
 from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits, Repairs
 from conformance.search.ran import Ran
@@ -48,6 +49,11 @@ def outcome_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
     """What ``asked["trace"]`` shows on the engine. One that has nothing for the stem cannot make the first call."""
     make, trace = loaded.makers.get(asked["stem"]), Trace(**asked["trace"])
     return (outcome(trace, make) if make else Outcome((), f"it has no {asked['stem']} to drive", 1)).as_json()
+
+
+def followed_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
+    """What ``asked["trace"]`` shows where it is sent as far as a client may send it, and the engine comes to rest."""
+    return followed(Trace(**asked["trace"]), loaded.makers[asked["stem"]]).as_json()
 
 
 def row_of(loaded: Loaded, asked: Json, _: Progress) -> Json:

@@ -103,11 +103,12 @@ def _warm_up(
         sys.modules["torch"].set_num_threads(1)
     if loaded.device == "cuda":
         return
-    for stem, config in {kept.trace.stem: kept.trace.config for kept in trace_files.every()}.items():
-        if stem in stems & {*loaded.makers}:
-            # The child that drives the engine meets what fails or hangs again, and reports it.
-            with watched(), suppress(Exception, GivesUp), given_up_after(limit):
-                loaded.makers[stem](config)
+    # One configuration of each shape: a scheduler with transfers imports more than one without.
+    told = {(kept.trace.stem, *sorted(kept.trace.config)): kept.trace for kept in trace_files.every()}
+    for trace in (trace for trace in told.values() if trace.stem in stems & {*loaded.makers}):
+        # The child that drives the engine meets what fails or hangs again, and reports it.
+        with watched(), suppress(Exception, GivesUp), given_up_after(limit):
+            loaded.makers[trace.stem](trace.config)
 
 
 class GivesUp(BaseException):
@@ -173,6 +174,7 @@ class _Handler(socketserver.StreamRequestHandler):
             return _repair(self.loaded, asked["causes"])
         does: dict[str, Callable[..., Any]] = {
             "outcome": judge.outcome_of,
+            "followed": judge.followed_of,
             "row": judge.row_of,
             "alone": judge.alone,
             "beside": judge.beside,

@@ -141,6 +141,7 @@ class StemMachine(RuleBasedStateMachine):
         """
         kept = self.sink.beginning(config)
         if kept is not None and self._begins_with(kept):
+            self.has_begun()
             return True
         text = json.dumps(config, sort_keys=True)
         if text in self.sink.refused or not self.sink.wanted(config, ()):
@@ -156,6 +157,7 @@ class StemMachine(RuleBasedStateMachine):
             self.run = None
             return False
         self.sink.runs += 1
+        self.has_begun()
         return True
 
     def begin_one_of(self, first: Json, others: Iterable[Json]) -> bool:
@@ -191,6 +193,29 @@ class StemMachine(RuleBasedStateMachine):
 
     def end_rule(self) -> None:
         """Called after a kept run, which may be cut in the middle of a rule: ends what rules expect to be at an end."""
+
+    def has_begun(self) -> None:
+        """Called when a run has begun: reads from its trace, which is not empty where it begins with a kept trace, what
+        the rules go on from.
+        """
+
+    def follow(self, kept: Trace) -> int:
+        """Starts a run with the operations of a kept trace, without those that no caller may send to this engine by
+        then; how many these are. Raises ``Finding`` where one breaks a law, and ``Unsupported`` for one that the engine
+        lacks.
+        """
+        self._start(kept.config)
+        left_out = 0
+        for step in kept.steps:
+            try:
+                self.lock.do(**step)
+            except Misuse:
+                self.lock.trace.steps.pop()
+                left_out += 1
+        self.goes_on = True
+        self.end_rule()
+        self.has_begun()
+        return left_out
 
     def _start(self, config: Json) -> None:
         cls = type(self)

@@ -125,6 +125,34 @@ class Outcome:
         return cls(tuple(Break(**b) for b in data["breaks"]), data["stopped"], data["stopped_at"], data["misused"])
 
 
+@dataclass(frozen=True)
+class Followed:
+    """What a run shows that is sent to an engine as far as a client may send it (``conformance.search.followed``).
+
+    ``law`` and ``kind`` of the finding, empty where no law broke. ``left_out``: how many operations of the run were
+    not sent, if no law broke. ``stopped``: why the engine could not be brought to rest; empty if it could, and where a
+    law broke.
+    """
+
+    law: str = ""
+    kind: str = ""
+    left_out: int = 0
+    stopped: str = ""
+
+    @property
+    def lawful(self) -> bool:
+        """The run was sent, the engine came to rest, and no law broke."""
+        return not self.law and not self.stopped
+
+    def shows(self, found: Json) -> bool:
+        """The law of a finding was broken, in the way of the finding."""
+        return (self.law, self.kind) == (found["law"], found["kind"])
+
+    def as_json(self) -> Json:
+        """The answer as plain data."""
+        return asdict(self)
+
+
 def not_built(what: str) -> Finding:
     """The finding that the engine's own code fails while the engine is built. ``what``: the exception, and where."""
     return Finding(ANSWERED, ANSWERED_SENTENCE, f"the engine cannot be built: {what}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from conformance.driver.protocol import EngineError, Json
 from conformance.driver.trace import Trace
-from conformance.search.connection import Served, ToolError
+from conformance.search.connection import EngineDied, Served, ToolError
 from conformance.traces import cause_files, trace_files
 from conformance.traces.cause_files import Cause
+from conformance.traces.outcome import Followed, Outcome
 
 
 def name_causes(
@@ -18,17 +20,52 @@ def name_causes(
     """Writes the name of the first cause that mends it into each of these findings of a served engine; the others keep
     an empty one. ``deadline``: no more causes are tried after this time, by ``time.monotonic``. ``repairs``: the causes
     whose repairs the engine had when these were found.
+
+    A run may end otherwise on a repaired engine, so that no client can send its rest as it stands. Where no cause mends
+    the whole run, such a run is sent as far as a client may send it, and the engine is brought to rest
+    (``conformance.search.followed``). The cause with which nothing breaks then is named, and of several the one with
+    which the fewest operations are left out; but only where the engine as it was breaks the law so, too.
     """
     if not rows:
         return
     causes = [cause for cause in cause_files.every() if cause.engine == served.subject.engine]
     left = [cause for cause in causes if cause.name not in repairs]
+    otherwise: list[tuple[Json, Cause]] = []
     for cause in sorted(left, key=lambda cause: not _is_likely(cause, rows)):
         unnamed = [row for row in rows if not row["cause"]]
-        if not unnamed or (deadline is not None and time.monotonic() > deadline):
+        if not unnamed or _is_late(deadline):
             return
-        for row in _mended(unnamed, served, [*repairs, cause.name]):
-            row["cause"] = cause.name
+        told = _outcomes([Trace(**row["trace"]) for row in unnamed], served, [*repairs, cause.name])
+        for row, one in zip(unnamed, told, strict=False):
+            if not one.breaks and not one.stopped:
+                row["cause"] = cause.name
+            elif one.stopped:
+                otherwise.append((row, cause))
+    for row in (row for row in rows if not row["cause"] and not _is_late(deadline)):
+        row["cause"] = _followed(row, [cause for one, cause in otherwise if one is row], served, repairs)
+
+
+def _is_late(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() > deadline
+
+
+def _followed(row: Json, causes: Sequence[Cause], served: Served, repairs: Sequence[str]) -> str:
+    """The cause with whose repair the run of a finding breaks nothing where it is sent as far as it may be; empty where
+    there is none, or where this way of sending does not show the finding.
+    """
+    trace = Trace(**row["trace"])
+    if not causes or not (before := _sent_as_far(trace, served, repairs)) or not before.shows(row):
+        return ""
+    told = {cause.name: _sent_as_far(trace, served, [*repairs, cause.name]) for cause in causes}
+    lawful = {name: one.left_out for name, one in told.items() if one and one.lawful}
+    return min(lawful, key=lambda name: lawful[name], default="")
+
+
+def _sent_as_far(trace: Trace, served: Served, repairs: Sequence[str]) -> Followed | None:
+    """What the run shows then on the engine with these repairs; ``None`` where this cannot be told."""
+    with suppress(EngineDied, EngineError, ToolError), served.connect(repairs) as connection:
+        return connection.followed(trace)
+    return None
 
 
 def _is_likely(cause: Cause, rows: Sequence[Json]) -> bool:
@@ -37,22 +74,21 @@ def _is_likely(cause: Cause, rows: Sequence[Json]) -> bool:
     return any((row["stem"], row["law"]) in shown for row in rows)
 
 
-def _mended(rows: Sequence[Json], served: Served, repairs: Sequence[str]) -> list[Json]:
-    """The findings whose runs keep the law on the repaired engine; none if the engine cannot be repaired."""
-    lawful = are_lawful([Trace(**row["trace"]) for row in rows], served, repairs)
-    return [row for row, one in zip(rows, lawful, strict=True) if one]
-
-
-def are_lawful(traces: Sequence[Trace], served: Served, repairs: Sequence[str]) -> list[bool]:
-    """Of each trace whether the engine with these repairs makes all its calls and breaks no law; of none where the
-    engine cannot be repaired so.
-    """
+def _outcomes(traces: Sequence[Trace], served: Served, repairs: Sequence[str]) -> list[Outcome]:
+    """What each trace shows on the engine with these repairs; nothing where the engine cannot be repaired so."""
     try:
         with served.connect(repairs) as connection:
-            told = [connection.outcome(trace) for trace in traces]
+            return [connection.outcome(trace) for trace in traces]
     except (EngineError, ToolError):
-        return [False] * len(traces)
-    return [not one.breaks and not one.stopped for one in told]
+        return []
+
+
+def are_lawful(traces: Sequence[Trace], served: Served, repairs: Sequence[str]) -> bool:
+    """The engine with these repairs makes all calls of each of these traces, of which there is one at least, and breaks
+    no law.
+    """
+    told = _outcomes(traces, served, repairs)
+    return bool(told) and not any(one.breaks or one.stopped for one in told)
 
 
 def line_of(row: Json) -> str:

@@ -48,7 +48,7 @@ def standing(served: Served) -> list[str]:
 
 def _is_mended(cause: Cause, listed: Collection[str], served: Served) -> bool:
     traces = [trace_files.load(name).trace for name in cause.names_of_traces if name in listed]
-    return bool(traces) and all(are_lawful(traces, served, [*cause.also_repaired, cause.name]))
+    return bool(traces) and are_lawful(traces, served, [*cause.also_repaired, cause.name])
 
 
 def leave_needed(rows: Iterable[Json], subject: Served, base: Served, deadline: float | None) -> None:

@@ -221,7 +221,6 @@ class BlockCacheMachine(StemMachine):
         """Makes a scheduler of a drawn size and kind, and the law. What the engine does not support is left out, one
         thing after the other.
         """
-        self.number = 0  # the last request
         drafts, eagle = DRAFTS[config["drafts"]]
         known = {
             **config,
@@ -266,8 +265,10 @@ class BlockCacheMachine(StemMachine):
         untuned = [_without(kind, "tuning") for kind in wanted] if "tuning" in known else []
         for kind in [*_plainer([*wanted, *untuned]), *_others(config, known)]:
             if self.begin(self.avoiding(kind)):
-                self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return
+
+    def has_begun(self) -> None:
+        self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)  # the last request
 
     def avoiding(self, config: Json) -> Json:
         """The configuration without what known differences need."""

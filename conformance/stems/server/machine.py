@@ -42,9 +42,11 @@ class ServedMachine(StemMachine):
             numbers = numbers | {name: 0}
             if self.begin(configuration(launches.chosen(numbers, self.exclude))):
                 self.sink.avoided.update(launches.changed_by(numbers, self.exclude))
-                number = 1 + max((step.get("request", -1) for step in self.lock.trace.steps), default=-1)
-                self.client = Client(self.do, self.exclude, number, self.sink.avoided)
                 return
+
+    def has_begun(self) -> None:
+        number = 1 + max((step.get("request", -1) for step in self.lock.trace.steps), default=-1)
+        self.client = Client(self.do, self.exclude, number, self.sink.avoided)
 
     def turns(self, times: int) -> None:
         """The server makes so many turns."""

@@ -11,8 +11,13 @@ def repair() -> None:
 
     real = Scheduler.reset_prefix_cache
 
-    def reset_prefix_cache(self: Any, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        done = bool(real(self, reset_running_requests))
-        return done and (not reset_connector or bool(self.reset_connector_cache()))
+    def reset_prefix_cache(scheduler: Any, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        reset_host = scheduler.reset_connector_cache
+        scheduler.reset_connector_cache = lambda: True  # later, where the device was reset
+        try:
+            done = bool(real(scheduler, reset_running_requests, reset_connector))
+        finally:
+            del scheduler.reset_connector_cache
+        return done and (not reset_connector or bool(reset_host()))
 
     Scheduler.reset_prefix_cache = reset_prefix_cache
