@@ -128,7 +128,7 @@ def main() -> None:
 
 def _imported(make: Callable[[], Any]) -> list[str]:
     """The modules of the engine that making something imports. It is made in a child alone."""
-    from conformance.search import harm
+    from conformance.driver.forking import forked
 
     before = {*sys.modules}
 
@@ -137,7 +137,7 @@ def _imported(make: Callable[[], Any]) -> list[str]:
             make()
         return [name for name in sys.modules if name.startswith(f"{sys.argv[1]}.") and name not in before]
 
-    return harm.forked(made) or []
+    return forked(made) or []
 
 
 def _child(asked: dict[str, Any]) -> None:

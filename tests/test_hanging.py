@@ -12,9 +12,9 @@ import pytest
 from driven import sampled
 
 from conformance.driver import watchdog
+from conformance.driver.forking import forked
 from conformance.driver.lockstep import ANSWERED
 from conformance.driver.protocol import EngineError
-from conformance.search import harm
 from conformance.search.connection import Served, Subject
 from conformance.search.served import GivesUp, given_up_after
 from slotproof.checks import checking
@@ -188,7 +188,7 @@ def test_a_forked_process_has_no_watch(tmp_path: Path) -> None:
         return "went on"
 
     try:
-        assert harm.forked(calls, seconds=5) == "went on"
+        assert forked(calls, seconds=5) == "went on"
         assert watchdog.written_in(tmp_path / "death") == ""
         assert (tmp_path / "death").exists(), "the watch of the parent goes on"
     finally:

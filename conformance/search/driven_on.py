@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from conformance.driver.forking import forked
 from conformance.driver.onward import Move, Onward
 from conformance.driver.protocol import Json
 from conformance.driver.shadow import WrongSlot
 from conformance.driver.trace import Trace
-from conformance.search.harm import PLANS, after, follow, forked, with_another
+from conformance.search.harm import PLANS, after, follow, with_another
 from conformance.stems.stem_registry import ROOMS
 from conformance.telling.memory import MemoryPicture
 from conformance.traces.harm_found import Harm

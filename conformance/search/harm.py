@@ -8,20 +8,17 @@ ends at the first slot that has the tokens of another request.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from conformance.driver import exception_origin, watchdog
+from conformance.driver import exception_origin
 from conformance.driver.clock import Clock
+from conformance.driver.forking import asked, uses_cuda
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.onward import Move, Onward
 from conformance.driver.printable import first_line, message_of
-from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
+from conformance.driver.protocol import Json, Misuse, Unsupported
 from conformance.driver.shadow import WrongSlot
 from conformance.driver.trace import Trace
 from conformance.driver.world import is_small, world_of
@@ -30,7 +27,6 @@ from conformance.stems.stem_registry import ROOMS, start
 from conformance.traces.harm_found import Harm
 
 CALLS = 30  # how many calls one plan sends
-SECONDS = 60  # after this time the engine hangs
 LATE = "no time was left to look on the run before it was shrunk"
 WITH_REQUESTS = ("session_trim", "cache")
 BESIDE = (2, 4)  # how many tokens another request has that is there from the first operation on
@@ -82,57 +78,10 @@ def harm(
 
 def _harm_of(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
     """As ``search``, in a process of its own; on CUDA in this one, since a forked process could not use it."""
-    if _uses_cuda():
+    if uses_cuda():
         return search(trace, make, clock)
-    found, ended = _asked(lambda: asdict(search(trace, make, clock)))
+    found, ended = asked(lambda: asdict(search(trace, make, clock)))
     return Harm(**{**found, "onward": tuple(found["onward"])}) if found else Harm(stops=ended)
-
-
-def forked(look: Callable[[], Any], seconds: int = SECONDS) -> Any:
-    """The answer of ``look``, which is plain data, from a process of its own; ``None`` where the process ends without
-    one, or has none after so many seconds. On CUDA from this process, since a forked one could not use it.
-    """
-    return look() if _uses_cuda() else _asked(look, seconds)[0]
-
-
-def _asked(look: Callable[[], Any], seconds: int = SECONDS) -> tuple[Any, str]:
-    """The answer of a forked process; or ``None``, and how it ended. Raises ``EngineError`` for an exception."""
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _answer(writable, look, seconds)
-    os.close(writable)
-    with watchdog.paused():  # the child ends itself after a time
-        with open(readable, encoding="utf-8") as pipe:
-            told = pipe.read()
-        _, status = os.waitpid(child, 0)
-    if not told:
-        died = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {status}"
-        return None, "it does not answer" if died == "SIGALRM" else f"the process died: {died}"
-    kind, found = json.loads(told)
-    if kind == "error":
-        raise EngineError(found)
-    return found, ""
-
-
-def _uses_cuda() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
-
-
-def _answer(writable: int, look: Callable[[], Any], seconds: int) -> None:
-    """Writes what was found as JSON, and ends the process."""
-    try:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(seconds)
-        try:
-            told = ["found", look()]
-        except Exception as error:
-            told = ["error", f"{type(error).__name__}: {error}"]
-        with open(writable, "w", encoding="utf-8") as pipe:
-            json.dump(told, pipe)
-    finally:
-        os._exit(0)
 
 
 def search(trace: Trace, make: Callable[[Json], Any], clock: Clock | None = None) -> Harm:

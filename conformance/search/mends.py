@@ -34,12 +34,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from conformance.driver.forking import forked
 from conformance.driver.lockstep import CONFORMS, Law
 from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
 from conformance.search.elsewhere import ask, tell
-from conformance.search.harm import forked
 from conformance.search.replacing import (
     Function,
     FunctionPlace,

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import greenlet
 import torch
 
+from conformance.driver.forking import asked
 from conformance.driver.protocol import EngineError, Json, Key, PublishedEvents, Unsupported
 from conformance.engines.importing import line_of
 from conformance.engines.sglang.releases import records
@@ -26,7 +27,6 @@ from conformance.engines.sglang.server.copying import CopyDevice
 from conformance.engines.sglang.server.decoding import DECODES_CACHE, DecodeSide, is_decode_server
 from conformance.engines.sglang.server.drafting import Drafts
 from conformance.engines.sglang.server.event_socket import Frames, PublishedBatches
-from conformance.engines.sglang.server.forking import forked
 from conformance.engines.sglang.server.host_memory import HostWatch
 from conformance.engines.sglang.server.launching import Launcher
 from conformance.engines.sglang.server.network import Network
@@ -584,7 +584,7 @@ class SGLangServer:
                 plan = self.scheduler.get_new_batch_prefill(self.scheduler.running_batch)
                 return "yes" if plan.batch_to_run is not None else ""
 
-        return bool(forked(ask))
+        return bool(_asked_of_a_copy(ask))
 
     def idle_problems(self) -> list[str]:
         """``SchedulerInvariantChecker``, as ``on_idle`` asks it."""
@@ -673,7 +673,7 @@ class SGLangServer:
                     return f"eviction raises {line_of(error)}"
             return f"{slots} slots stay" if slots else ""
 
-        return forked(kept)
+        return _asked_of_a_copy(kept)
 
     def host_snapshot(self) -> dict[str, HostPoolSnapshot]:
         """The host pools."""
@@ -688,6 +688,14 @@ class SGLangServer:
     def _host(self) -> HostWatch:
         assert self.host is not None
         return self.host
+
+
+def _asked_of_a_copy(look: Callable[[], str]) -> str:
+    """The answer of a copy of the server, which changes nothing here. ``EngineError`` where it gives none."""
+    answer, ended = asked(look)
+    if ended:
+        raise EngineError(f"a copy of the server did not answer: {ended}")
+    return str(answer)
 
 
 def _room(request: int) -> int:
