@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from conformance.driver.protocol import EngineError
 from conformance.search.connection import ToolError
 from slotproof.checks import blind_search
 from slotproof.checks.blind_search import BlindSearch
@@ -85,12 +86,14 @@ def test_too_few_odd_causes_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Answers:
-    """A connection to an engine: what it was asked, and what it answers. ``failing``: its first answers fail."""
+    """A connection to an engine: what it was asked, and what it answers. ``failing``: so many of its first answers
+    are ``failure``.
+    """
 
-    def __init__(self, failing: int = 0) -> None:
+    def __init__(self, failing: int = 0, failure: Exception | None = None) -> None:
         self.asked: list[dict[str, Any]] = []
         self.repairs: list[list[str]] = []
-        self.failing = failing
+        self.failing, self.failure = failing, failure
         self.subject = type("Named", (), {"engine": "sglang"})()
 
     def connect(self, repairs: list[str]) -> Answers:
@@ -108,7 +111,8 @@ class Answers:
         """One finding a judgement."""
         self.asked.append(asked)
         if len(self.asked) <= self.failing:
-            raise ToolError("the tool failed", "a report")
+            assert self.failure is not None
+            raise self.failure
         shown = {"law": "a law", "severity": "violation", "detail": "", "name": "", "trace": {"stem": asked["stem"]}}
         return {"runs": 1, "steps": 2, "new": [shown]}
 
@@ -136,8 +140,11 @@ def test_nothing_that_is_known_is_sent_and_what_is_found_is_repaired(monkeypatch
     assert ["trace" in row for row in one.found] == [False, True, False], "a run that nobody has is kept"
 
 
-def test_a_failure_of_ours_is_told_and_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = searching(Answers(failing=1), 2, monkeypatch, ["first"])
+@pytest.mark.parametrize("failure", [ToolError("the tool failed", "a report"), EngineError("the tool failed")])
+def test_a_failure_of_ours_or_of_a_repair_is_told_and_the_search_goes_on(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = searching(Answers(1, failure), 2, monkeypatch, ["first"])
     assert one.failed == ["server, seed 0: the tool failed"]
     assert list(one.repairs) == ["first"]
 

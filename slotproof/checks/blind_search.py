@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, cycle
 
-from conformance.driver.protocol import Json
+from conformance.driver.protocol import EngineError, Json
 from conformance.search.connection import EngineDied, Served, Subject, ToolError
 from slotproof.checks.by_cause import name_causes
 
@@ -32,7 +32,7 @@ SHOWN = ("law", "severity", "detail", "name", "cause")
 class BlindSearch:
     """One search of a release. ``deadline``: when it ends, as ``time.monotonic`` counts. ``repairs``: the causes that
     were found, in their order, each with the second of the search in which it was named. ``found``: every finding.
-    ``failed``: judgements in which Slotproof itself failed.
+    ``failed``: judgements in which Slotproof itself or a repair failed, so that there is no verdict.
     """
 
     served: Served
@@ -63,7 +63,7 @@ class BlindSearch:
                     told = connection.ask(asked)
             except EngineDied:
                 told = {"steps": 0, "new": [], "runs": 0}
-            except ToolError as error:
+            except (EngineError, ToolError) as error:
                 with self.lock:
                     self.failed.append(f"{stem}, seed {seed}: {error}")
                 continue
