@@ -12,8 +12,7 @@ def repair() -> None:
     real = DecodePreallocQueue.pop_preallocated
 
     def pop_preallocated(self: Any, *args: Any, **given: Any) -> Any:
-        in_flight = getattr(self.scheduler, "result_queue", ())  # where no server is driven, there is no step
-        if any(one.finished() for batch, _ in in_flight for one in batch.reqs):
+        if any(one.finished() for batch, _ in self.scheduler.result_queue for one in batch.reqs):
             return [], []
         return real(self, *args, **given)
 

@@ -89,12 +89,15 @@ def _queue(memory: SGLangMemory, session_cache: Any, queue: type[Any]) -> Any:
 
 
 def _beside_the_queue(memory: SGLangMemory) -> Any:
-    """What the queue reads of the scheduler: the window, and that no other request keeps memory back."""
+    """What the queue, and a repair of it, read of the scheduler: the window, that no other request keeps memory back,
+    and that no step is in flight.
+    """
     return StandIn(
         sliding_window_size=memory.window,
         tp_worker=StandIn(is_hybrid_swa="swa" in memory.components),
         running_batch=StandIn(reqs=[]),
         last_batch=None,
+        result_queue=(),
         waiting_queue=[],
         server_args=StandIn(disaggregation_decode_enable_radix_cache=True, disable_radix_cache=False),
         output_streamer=StandIn(stream_output=ignore),
