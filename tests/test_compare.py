@@ -320,7 +320,7 @@ def test_shrinking_makes_an_incomparable_run_new_where_a_shorter_one_shows_it() 
 
 @pytest.fixture
 def empty_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each drawn run is without an operation."""
+    """Each run that is drawn has no operation."""
 
     def draws_an_empty_run(_: str, __: Any, sink: Sink, ___: Any) -> None:
         sink.runs += 1

@@ -1,4 +1,4 @@
-"""A run is sent to another engine as far as a client may send it there; so it names the cause of a finding."""
+"""A run that an engine does not follow is sent as far as a client may send it, which names the cause of a finding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from conformance.planted.faults.kept import kept_run
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search.connection import EngineDied, Served, Subject
 from conformance.search.followed import followed
-from conformance.traces.outcome import Followed, Outcome, outcome
+from conformance.traces.outcome import Break, Followed, Outcome, outcome
 from slotproof.checks.by_cause import name_causes
 
 OURS = registry.load("ours").makers
@@ -52,7 +52,7 @@ def test_what_no_client_may_send_is_left_out_and_the_rest_is_lawful(stem: str) -
 
 @pytest.mark.parametrize("name", ["aborted_in_flight_leaks", "draft_blocks_leak", "abort_forgets_draft"])
 def test_at_the_end_the_engine_comes_to_rest(name: str) -> None:
-    """A run without its last operation, which showed what was lost, breaks no law; what comes to rest then does."""
+    """The last operation of a run showed what was lost. Without it the run breaks no law; the engine at rest does."""
     run, fault = without_its_end(kept_run(FAULTS[name]).trace), FAULTS[name]
     assert outcome(run, fault.make) == Outcome()
     assert followed(run, fault.make).law in ("quiescent", "available_counts", "no_leak")
@@ -73,13 +73,20 @@ def finding() -> Json:
 class Repairable:
     """A served engine of vLLM. ``whole``: the causes whose repair mends the run as it stands. ``far``: what the run
     shows with the repair of each other cause where it is sent as far as it may be, or why that cannot be told; where
-    a cause is not in it, the run breaks the law as before. ``before``: what it shows then without a repair.
+    a cause is not in it, the run breaks the law as before. ``before``: what it shows when it is sent so without a
+    repair. ``exactly``: what it shows as it stands, where no repair mends it.
     """
 
     subject = Subject("vllm", RELEASES[-1])
 
-    def __init__(self, far: Mapping[str, Any], whole: Sequence[str] = (), before: Followed = BROKEN) -> None:
-        self.far, self.whole, self.before = far, whole, before
+    def __init__(
+        self,
+        far: Mapping[str, Any],
+        whole: Sequence[str] = (),
+        before: Followed = BROKEN,
+        exactly: Outcome = STOPPED,
+    ) -> None:
+        self.far, self.whole, self.before, self.exactly = far, whole, before, exactly
         self.asked: list[str] = []
 
     @contextmanager
@@ -87,7 +94,7 @@ class Repairable:
         cause = repairs[-1] if repairs else ""
 
         def exact(_: Trace) -> Outcome:
-            return Outcome() if cause in self.whole else STOPPED
+            return Outcome() if cause in self.whole else self.exactly
 
         def far(_: Trace) -> Followed:
             self.asked.append(cause)
@@ -102,7 +109,7 @@ class Repairable:
 
 def cause_of(far: Mapping[str, Any], **more: Any) -> str:
     row, served = finding(), Repairable(far, **more)
-    name_causes([row], served)  # type: ignore[arg-type]
+    name_causes([row], cast("Any", served))
     return str(row["cause"])
 
 
@@ -124,10 +131,16 @@ def test_no_cause_is_named_where_this_way_of_sending_does_not_show_it(told: Any)
         assert cause_of({QUIET: LAWFUL}, before=before) == ""
 
 
-def test_runs_that_end_as_before_are_not_sent_again() -> None:
-    row, served = finding(), Repairable({})
-    name_causes([row], served, time.monotonic() - 1)  # type: ignore[arg-type]
-    assert served.asked == []
+def test_a_run_that_breaks_the_law_as_before_is_not_sent_again() -> None:
+    row, served = finding(), Repairable({QUIET: LAWFUL}, exactly=Outcome((Break("violation", 1, "", "", "", ""),)))
+    name_causes([row], cast("Any", served))
+    assert (row["cause"], served.asked) == ("", [])
+
+
+def test_nothing_is_sent_after_the_time() -> None:
+    row, served = finding(), Repairable({QUIET: LAWFUL})
+    name_causes([row], cast("Any", served), time.monotonic() - 1)
+    assert (row["cause"], served.asked) == ("", [])
 
 
 @pytest.mark.soak

@@ -16,7 +16,7 @@ from conformance.driver.protocol import Json, Unsupported
 from conformance.driver.trace import Trace
 from conformance.search.check import Search, machine_of
 from conformance.stems.machine import Sink
-from conformance.traces.outcome import Break, Followed
+from conformance.traces.outcome import Followed
 
 
 def followed(trace: Trace, make: Callable[[Json], Any]) -> Followed:
@@ -26,8 +26,7 @@ def followed(trace: Trace, make: Callable[[Json], Any]) -> Followed:
         left_out = machine.follow(trace)
         machine.teardown()
     except Finding as finding:
-        found = Break.of(finding, len(machine.lock.trace.steps))
-        return Followed(found.law, found.kind)
+        return Followed(finding.law, finding.kind)
     except Unsupported as reason:
         return Followed(stopped=str(reason))
     return Followed(left_out=left_out, stopped="the engine does not come to rest" if machine.failed else "")

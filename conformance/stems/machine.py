@@ -141,7 +141,6 @@ class StemMachine(RuleBasedStateMachine):
         """
         kept = self.sink.beginning(config)
         if kept is not None and self._begins_with(kept):
-            self.has_begun()
             return True
         text = json.dumps(config, sort_keys=True)
         if text in self.sink.refused or not self.sink.wanted(config, ()):
@@ -186,10 +185,15 @@ class StemMachine(RuleBasedStateMachine):
         except (Finding, Misuse, Unsupported):
             self.run = None
             return False
-        self.goes_on = True
         self.sink.runs += 1
-        self.end_rule()
+        self._goes_on_from_there()
         return True
+
+    def _goes_on_from_there(self) -> None:
+        """The rules go on from a kept run."""
+        self.goes_on = True
+        self.end_rule()
+        self.has_begun()
 
     def end_rule(self) -> None:
         """Called after a kept run, which may be cut in the middle of a rule: ends what rules expect to be at an end."""
@@ -200,9 +204,9 @@ class StemMachine(RuleBasedStateMachine):
         """
 
     def follow(self, kept: Trace) -> int:
-        """Starts a run with the operations of a kept trace, without those that no caller may send to this engine by
-        then; how many these are. Raises ``Finding`` where one breaks a law, and ``Unsupported`` for one that the engine
-        lacks.
+        """Starts a run with the operations of a kept trace, and leaves out each one that no caller may send in the
+        state that this engine is in. Returns how many were left out. Raises ``Finding`` where one breaks a law, and
+        ``Unsupported`` for one that the engine lacks.
         """
         self._start(kept.config)
         left_out = 0
@@ -212,9 +216,7 @@ class StemMachine(RuleBasedStateMachine):
             except Misuse:
                 self.lock.trace.steps.pop()
                 left_out += 1
-        self.goes_on = True
-        self.end_rule()
-        self.has_begun()
+        self._goes_on_from_there()
         return left_out
 
     def _start(self, config: Json) -> None:

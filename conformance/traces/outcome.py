@@ -145,7 +145,7 @@ class Followed:
         return not self.law and not self.stopped
 
     def shows(self, found: Json) -> bool:
-        """The law of a finding was broken, in the way of the finding."""
+        """It broke the law of the finding ``found``, and of this law the same kind, such as a promise."""
         return (self.law, self.kind) == (found["law"], found["kind"])
 
     def as_json(self) -> Json:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from conformance.driver.lockstep import CONFORMS
 from conformance.driver.protocol import EngineError, Json
 from conformance.driver.trace import Trace
 from conformance.search.connection import EngineDied, Served, ToolError
@@ -22,9 +23,10 @@ def name_causes(
     whose repairs the engine had when these were found.
 
     A run may end otherwise on a repaired engine, so that no client can send its rest as it stands. Where no cause mends
-    the whole run, such a run is sent as far as a client may send it, and the engine is brought to rest
-    (``conformance.search.followed``). The cause with which nothing breaks then is named, and of several the one with
-    which the fewest operations are left out; but only where the engine as it was breaks the law so, too.
+    the whole run, the run is sent as far as a client may send it, and the engine is brought to rest
+    (``conformance.search.followed``): to the engine with each repair, and to the engine as it was, which must break the
+    law of the finding. The cause whose repair leaves nothing broken is named; of several, the one with which the fewest
+    operations are left out.
     """
     if not rows:
         return
@@ -37,7 +39,7 @@ def name_causes(
             return
         told = _outcomes([Trace(**row["trace"]) for row in unnamed], served, [*repairs, cause.name])
         for row, one in zip(unnamed, told, strict=False):
-            if not one.breaks and not one.stopped:
+            if one.verdict == CONFORMS:
                 row["cause"] = cause.name
             elif one.stopped:
                 otherwise.append((row, cause))
@@ -62,7 +64,9 @@ def _followed(row: Json, causes: Sequence[Cause], served: Served, repairs: Seque
 
 
 def _sent_as_far(trace: Trace, served: Served, repairs: Sequence[str]) -> Followed | None:
-    """What the run shows then on the engine with these repairs; ``None`` where this cannot be told."""
+    """What the run shows on the engine with these repairs where it is sent as far as a client may send it; ``None``
+    where the engine cannot be repaired so, or its process died.
+    """
     with suppress(EngineDied, EngineError, ToolError), served.connect(repairs) as connection:
         return connection.followed(trace)
     return None
@@ -88,7 +92,7 @@ def are_lawful(traces: Sequence[Trace], served: Served, repairs: Sequence[str]) 
     no law.
     """
     told = _outcomes(traces, served, repairs)
-    return bool(told) and not any(one.breaks or one.stopped for one in told)
+    return bool(told) and all(one.verdict == CONFORMS for one in told)
 
 
 def line_of(row: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as plain_json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from conformance.search.connection import Subject
 from slotproof.checks import blind_search
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.needs import needed_checkout, needed_for_documents
+from slotproof.console.output import write_text
 from slotproof.console.screen import say, show, table, write_json
 from slotproof.pages import blind_pages, kept_findings
 from slotproof.pages.blind_pages import AIMS, MINUTES, Searched
@@ -65,7 +67,8 @@ def _tell(search: Json) -> None:
 def _keep(search: Json) -> None:
     kept = {tuple(one[name] for name in KEY): one for one in blind_pages.kept_searches()}
     kept[tuple(search[name] for name in KEY)] = search
-    write_json(blind_pages.KEPT, [kept[key] for key in sorted(kept)])
+    searches = (plain_json.dumps(kept[key], separators=(",", ":")) for key in sorted(kept))
+    write_text(blind_pages.KEPT, "[\n" + ",\n".join(searches) + "\n]\n")  # runs are long: one line for each search
 
 
 def _said(told: Searched) -> int:

@@ -30,8 +30,7 @@ class Stored(NamedTuple):
 
     ``parent``: the hash of the block before the first one; ``None``: the first one begins a text. ``tokens``: the token
     ids of all blocks. ``size``: the tokens of a block; 0 where the event does not say which text the blocks stand for,
-    as those of vLLM's ``OffloadingConnector``. ``chained``: the group keeps whole
-    prefixes in the medium.
+    as those of vLLM's ``OffloadingConnector``. ``chained``: the group keeps whole prefixes in the medium.
     """
 
     hashes: Sequence[Hash]
