@@ -433,3 +433,17 @@ def test_a_bug_of_host_memory_is_found(law: str) -> None:
     stops = {"op": "generate", "request": 90, "tokens": [1, 2], "longest": 4, "fork": 9, "stop": 2}
     (said,) = sent((config(), [stops, TURN, *ENDS, TURN, *late]), plant=PLANTS[law])
     assert said["law"] == law
+
+
+CLEARS_NOTHING = """
+    from sglang.srt.mem_cache.memory_pool import MambaPool
+    MambaPool.clear_slots = lambda self, indices: None
+"""
+
+
+@pytest.mark.engine
+def test_a_text_that_begins_on_a_state_that_was_not_cleared_is_found() -> None:
+    states = config("recurrent", 1, "write_through", "", "--disable-overlap-schedule", *SLOTS_OF_STATES)
+    others = [step for fork in range(9) for step in (asks(fork, fork), TURN, *ENDS, TURN)]
+    (said,) = sent((states, others), plant=CLEARS_NOTHING)
+    assert said["law"] == READS_OWN

@@ -94,6 +94,9 @@ COPIES_NOTHING = """
     rows = __import__("importlib").import_module("sglang.srt.mem_cache.memory_pool").HybridReqToTokenPool
     rows.copy_mamba_state = lambda self, sources, targets: None
 """
+CLEARS_NOTHING = """
+    __import__("importlib").import_module("sglang.srt.mem_cache.memory_pool").MambaPool.clear_slots = lambda *_: None
+"""
 FREES_APART = """
     scheduler = __import__("importlib").import_module("sglang.srt.managers.scheduler").Scheduler
     real = scheduler.get_next_batch_to_run
@@ -106,7 +109,13 @@ FREES_APART = """
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("plant", "law"), [(KEEPS_STATE, "states.no_leak"), (COPIES_NOTHING, "reads_own_content")], ids=["keeps", "copies"]
+    ("plant", "law"),
+    [
+        (KEEPS_STATE, "states.no_leak"),
+        (COPIES_NOTHING, "reads_own_content"),
+        (CLEARS_NOTHING, "pass_computes_own_tokens"),
+    ],
+    ids=["keeps", "copies", "clears"],
 )
 def test_a_server_that_is_wrong_about_its_states_is_found(plant: str, law: str) -> None:
     (said,) = sent((config(), CROWD), plant=plant)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
+from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
 from driven import Variant
+from shrunk_beside import drawn
 
+from conformance.driver.forking import forked
 from conformance.driver.lockstep import Calls, Finding, Law, LockStep, Operation
 from conformance.driver.operations import KEY, TOKENS, KeyTokens, Tokens, kinds_of
-from conformance.driver.protocol import Json
+from conformance.driver.protocol import Json, Misuse, Unsupported
 from conformance.driver.shadow import Shadow
 from conformance.driver.trace import Trace
 from conformance.engines import registry
+from conformance.planted.faults.known_bugs import ALL
 from conformance.search import check
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
-from conformance.stems.stem_registry import STEMS
+from conformance.stems.stem_registry import STEMS, start
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 from conformance.traces.shrink import Shrinker, any_run, shrink
 from spec import allocator
+
+DRAWN_SLOWLY = ("block_cache", "cache", "swa_mapping")
+TRIES = 40  # operations that are tried between those of a run
 
 
 def test_what_an_argument_counts_is_read_off_its_annotation() -> None:
@@ -165,6 +174,38 @@ def test_shrinking_never_slips_to_another_law() -> None:
     finding, trace = shrunk([{"op": "add", "request": 0, "more": 9}], first=6, second=2)
     assert finding.law == "first"
     assert trace.steps == [{"op": "add", "request": 0, "more": 6}]
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [pytest.param(s, marks=pytest.mark.soak) if s in DRAWN_SLOWLY else s for s in sorted({f.stem for f in ALL})],
+)
+def test_an_operation_that_cannot_be_sent_leaves_the_run_as_it_was(stem: str) -> None:
+    """Other operations of a run are tried between its operations. Those that nobody may send then change nothing."""
+    faults = (fault for fault in ALL if fault.stem == stem)
+    fault, (finding, trace) = next((fault, found) for fault in faults if (found := drawn(fault, examples=60)))
+    lock, chance, left_out = start(stem, fault.make, trace.config), Random(1), 0
+    tried = Counter(chance.choices(range(len(trace.steps)), k=TRIES))
+    again: Finding | None = None
+    for number, step in enumerate(trace.steps):
+        for other in chance.choices(trace.steps, k=tried[number]):
+            if forked(partial(_is_left_out, lock, other)):
+                assert not lock.does(other)
+                left_out += 1
+        try:
+            lock.do(**step)
+        except Finding as shown:
+            again = shown
+    assert left_out
+    assert again is not None
+    assert (again.law, again.detail, lock.trace.steps) == (finding.law, finding.detail, trace.steps)
+
+
+def _is_left_out(lock: LockStep, step: Json) -> bool:
+    try:
+        return not lock.does(step)
+    except (Finding, Misuse, Unsupported):
+        return False
 
 
 def test_a_run_in_which_the_engine_raises_an_exception_shrinks() -> None:

@@ -286,14 +286,14 @@ class LockStep:
     ``watch``: entered around each call to the engine (not around snapshots), for who tells which functions it calls.
     ``often``: where the engine shows the law's own state, one of so many judgements evaluates all laws; 0 for none.
     By default ``OFTEN``, or so many times as seldom as the run asks (``seldom``), which has many judgements in one
-    operation.
+    operation. ``sent``: how many calls the engine was sent.
     """
 
     def __init__(self, run: StemRun, config: Json, often: int | None = None) -> None:
         self.run, self.law = run, run.law
         self.often = OFTEN * getattr(run, "seldom", 1) if often is None else often
         self.trace = Trace(getattr(run, "name", self.law.stem.name), dict(config))
-        self.judged = 0
+        self.judged = self.sent = 0
         self.listener = Listener(publishing_call(run.engine))
         self.watch: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
@@ -323,6 +323,20 @@ class LockStep:
             finding.harm = self.run.shadow.wrong
             raise
 
+    def does(self, step: Json) -> bool:
+        """Does the operation of a step of a trace, as ``do`` does it. False where no caller may send it now: then
+        nothing was done, and ``trace`` does not have it. Raises ``Misuse`` where a part of the operation was done.
+        """
+        state, sent, count = self.law.state, self.sent, len(self.trace.steps)
+        try:
+            self.do(**step)
+        except Misuse:
+            if self.law.state is not state or self.sent != sent:
+                raise
+            del self.trace.steps[count:]
+            return False
+        return True
+
     def _send(self, op: str, calls: Calls) -> None:
         """Sends the calls of an operation, one by one, and judges what the engine shows after them."""
         call: Any = next(calls, _END)
@@ -331,6 +345,7 @@ class LockStep:
                 self.judge(op)
                 call = _sent(calls, None)
                 continue
+            self.sent += 1
             answer = self._answer(call)
             self.run.seen = _sent_to_engine(EngineCall("snapshot", self.run.snapshot))
             call = _sent(calls, answer)

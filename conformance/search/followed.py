@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from conformance.driver.lockstep import Finding
-from conformance.driver.protocol import Json, Unsupported
+from conformance.driver.protocol import Json, Misuse, Unsupported
 from conformance.driver.trace import Trace
 from conformance.search.check import Search, machine_of
 from conformance.stems.machine import Sink
@@ -27,6 +27,6 @@ def followed(trace: Trace, make: Callable[[Json], Any]) -> Followed:
         machine.teardown()
     except Finding as finding:
         return Followed(finding.law, finding.kind)
-    except Unsupported as reason:
+    except (Misuse, Unsupported) as reason:
         return Followed(stopped=str(reason))
     return Followed(left_out=left_out, stopped="the engine does not come to rest" if machine.failed else "")

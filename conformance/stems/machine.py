@@ -205,17 +205,11 @@ class StemMachine(RuleBasedStateMachine):
 
     def follow(self, kept: Trace) -> int:
         """Starts a run with the operations of a kept trace, and leaves out each one that no caller may send in the
-        state that this engine is in. Returns how many were left out. Raises ``Finding`` where one breaks a law, and
-        ``Unsupported`` for one that the engine lacks.
+        state that this engine is in. Returns how many were left out. Raises ``Finding`` where one breaks a law,
+        ``Unsupported`` for one that the engine lacks, and ``Misuse`` for one that could be sent in part only.
         """
         self._start(kept.config)
-        left_out = 0
-        for step in kept.steps:
-            try:
-                self.lock.do(**step)
-            except Misuse:
-                self.lock.trace.steps.pop()
-                left_out += 1
+        left_out = sum(not self.lock.does(step) for step in kept.steps)
         self._goes_on_from_there()
         return left_out
 

@@ -19,7 +19,7 @@ from conformance.traces import trace_files
 class KnownDifference:
     """A difference that a release is known to have: the kept trace ``trace`` gives ``verdict`` on ``law``.
 
-    ``exclude``: the exclusion by which drawn runs avoid it, empty where they never send such a trace.
+    ``exclude``: the exclusion by which drawn runs avoid it, empty where they never or very seldom send such a trace.
     """
 
     trace: str

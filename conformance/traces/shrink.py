@@ -19,9 +19,8 @@ from conformance.driver.trace import Trace
 
 SIZES = ("size", "blocks", "indices", "groups")  # how the keys of a configuration begin that say how large it is
 OF_SCHEDULERS = {"batch": 1, "requests": 1, "steps_in_flight": 1, "drafts": 0, "threshold": 0}  # each with its least
-# Stems whose operations raise ``Misuse`` before anything has changed. Where an operation cannot be sent any more, since
-# one that it needs was left out, the run goes on without it.
-GO_ON = ("block_cache", "mamba_slots")
+OWNERS = ("request", "row")  # arguments that say whose operation it is
+RENUMBERED = ("block_cache", "mamba_slots")  # stems in which the numbers of requests say nothing
 PAGES, MOST_PAGES = ("size", "size_swa"), 32  # sizes that count pages, and the largest
 SHORT = 16  # operations of a run that is short
 Start = Callable[[Json], LockStep]
@@ -79,7 +78,7 @@ class Shrinker:
         for paged in self._smaller_pages(best[1]):
             best = self._shown(paged) or best
         while True:
-            best = self._fewer(best)
+            best = self._fewer(self._fewer_owners(best) if len(best[1].steps) > SHORT else best)
             shown = (self._shown(candidate) for candidate in self._smaller(best[1]))
             smaller = next((found for found in shown if found is not None), None)
             if smaller is None:
@@ -105,17 +104,12 @@ class Shrinker:
         left, as_asked = trace.steps[len(lock.trace.steps) :], True
         for step in left:
             latents = len(lock.law.latents)
-            try:
-                lock.do(**step)
+            try:  # where an operation was left out that this one needs, the run goes on without both
+                as_asked = lock.does(step) and as_asked
             except Finding as finding:
                 return (finding, _as_sent(lock)) if self._is_wanted(finding) else None
-            except Misuse:
-                if trace.stem not in GO_ON:
-                    return None  # an operation that this one needs was left out
-                lock.trace.steps.pop()
-                as_asked = False
-            except (Unsupported, EngineError):
-                return None  # the engine lacks the operation, or has no verdict
+            except (Misuse, Unsupported, EngineError):
+                return None  # the operation was done in part, the engine lacks it, or there is no verdict
             for latent in lock.law.latents[latents:]:
                 if self._is_wanted(latent):
                     return latent, _as_sent(lock)
@@ -128,12 +122,21 @@ class Shrinker:
 
     # Fewer operations.
 
+    def _fewer_owners(self, best: Found) -> Found:
+        """Leaves out all operations of each request, or row, that can be left out."""
+        for owner in {(key, step[key]): None for step in best[1].steps for key in OWNERS if key in step}:
+            key, number = owner
+            kept = [step for step in best[1].steps if step.get(key) != number]
+            best = self._shown(_with_steps(best[1], kept)) or best
+        return best
+
     def _fewer(self, best: Found) -> Found:
         """Leaves out every stretch of operations that can be left out: long stretches first, from the end of the run
         on.
         """
         count = len(best[1].steps)
-        for length in sorted({count // 2, count // 4, count // 8, 4, 3, 2, 1} - {0}, reverse=True):
+        halves = (count >> n for n in range(1, count.bit_length()))
+        for length in sorted({*halves, *range(1, min(count, 5))}, reverse=True):
             first = len(best[1].steps) - length
             while first >= 0:
                 shown = self._shown(_without(best[1], first, length))
@@ -150,7 +153,7 @@ class Shrinker:
         yield from _without_two(trace) if len(trace.steps) <= SHORT else ()
         yield from self._smaller_numbers(trace)
         yield from self._smaller_pages(trace)
-        yield from _renumbered(trace) if trace.stem in GO_ON else ()
+        yield from _renumbered(trace) if trace.stem in RENUMBERED else ()
         yield from _without_two(trace) if len(trace.steps) > SHORT else ()
 
     def _merged(self, trace: Trace) -> Iterator[Trace]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from conformance.driver.forward import Pools, reads, write
-from conformance.driver.shadow import EMPTY, FULL, NOBODY, STATES, SWA, Shadow, SlotContent
+from conformance.driver.shadow import EMPTY, FULL, NOBODY, STATES, SWA, Shadow, SlotContent, WrongSlot
 from conformance.stems.host_server.protocol import HostServerEngine, HostStep
 from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import NOT_SAMPLED, ServedRequest, ServerEvent, ServerPass
@@ -104,10 +104,12 @@ class ServedMemory:
 
     def _advances(self, one: ServerPass, prefixes: Sequence[int], state: int) -> list[tuple[str, int, int]]:
         """A pass reads the state that the request has, and leaves in its place the state after the new tokens. It may
-        write another one to a track. A pass over the first tokens of a text reads no state.
+        write another one to a track. A pass over the first tokens of a text needs a state that was cleared.
         """
         reader = f"request {one.request}"
-        if one.start:
+        if one.uncleared:
+            self._begins_on_left(reader, one.uncleared)
+        elif one.start:
             self.shadow.note(self.shadow.read(STATES, [state], [prefixes[one.start - 1]], reader, one.start - 1))
         written = [(state, prefixes[one.end - 1])]
         if one.tracked is not None:
@@ -115,6 +117,12 @@ class ServedMemory:
             written.append((slot, prefixes[upto - 1] if upto else EMPTY))
         self.shadow.write(STATES, [slot for slot, _ in written], [prefix for _, prefix in written], reader)
         return [(STATES, slot, prefix) for slot, prefix in written if slot]
+
+    def _begins_on_left(self, reader: str, state: int) -> None:
+        """A request begins its text on a state that was not cleared."""
+        left = self.shadow.holds(STATES, state) or SlotContent(EMPTY, NOBODY, 0)
+        where = f"it begins its text on state slot {state}, which was not cleared"
+        self.shadow.note(WrongSlot(reader, left.writer, STATES, state, 0, self.shadow.step, left.step, where))
 
     def copied(self, step: HostStep) -> list[tuple[str, int, int]]:
         """States were copied on the device. Returns what the targets hold, as ``passes`` does."""

@@ -31,7 +31,8 @@ class ServerPass(NamedTuple):
     verifies a draft has its first token alone in ``tokens``, and ``end`` is where the accepted ones end; what it
     computes of the others goes to the rest of ``slots``. ``tracked``: the
     state slot of its track buffer to which a state is written, and the length of the text whose state it is; ``None``
-    where the pass writes none. ``drafted``: it verifies a draft.
+    where the pass writes none. ``drafted``: it verifies a draft. ``uncleared``: the state slot of a pass that begins
+    its text, where that slot was not cleared before; else 0.
     """
 
     request: int
@@ -43,6 +44,7 @@ class ServerPass(NamedTuple):
     samples: bool = True
     tracked: tuple[int, int] | None = None
     drafted: bool = False
+    uncleared: int = 0
 
     @property
     def sampled(self) -> range:

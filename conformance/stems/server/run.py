@@ -44,7 +44,10 @@ from spec.lengths import in_pages
 from spec.mamba_slots_state import FIRST, OWN
 
 COMPUTES_OWN = "pass_computes_own_tokens"
-COMPUTES_OWN_SENTENCE = "A forward pass computes the tokens of its requests' texts, and writes the slots of their rows."
+COMPUTES_OWN_SENTENCE = (
+    "A forward pass computes the tokens of its requests' texts, and writes the slots of their rows. It begins a text on "
+    "a state that was cleared."
+)
 OWN_TEXT = "turn_has_text_of_its_session"
 OWN_TEXT_SENTENCE = (
     "The input of a turn is the text of its session, of turns that ended well alone, and then what its client sent."
@@ -294,6 +297,8 @@ class ServerRun(ServedClients):
             told.append(f"it writes the slots {list(one.slots)} of row {one.row}, and row {view.row} has {own}")
         if one.tracked is not None and one.tracked[0] not in self.cache.states.tracks(one.request):
             told.append(f"it tracks a state in state slot {one.tracked[0]}, which is not one of its row")
+        if one.uncleared:
+            told.append(f"it begins the text on state slot {one.uncleared}, which was not cleared")
         if told:
             detail = f"request {one.request}, tokens {one.start} to {one.end - 1}: {'; '.join(told)}"
             raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, detail, kind=INVARIANT)

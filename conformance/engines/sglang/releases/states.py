@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -66,3 +66,24 @@ class CopiesOfStates:
         self._made.clear()
         self._at_once.clear()
         return made
+
+
+class StateMarks:
+    """Whether a slot of a release's pool of states was cleared. ``pool``: ``None`` where there are no states.
+
+    Here no pass computes a state. So where one is written, the slot of the release's own pool gets the number 1. The
+    release's own calls copy it to other slots, and clear slots: those are zero.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._parts: list[Tensor] = [] if pool is None else [*pool.mamba_cache.conv, pool.mamba_cache.temporal]
+
+    def write(self, slots: Iterable[int]) -> None:
+        """States are written to these slots."""
+        written = [slot for slot in slots if slot]
+        for part in self._parts if written else ():
+            part[:, written] = 1
+
+    def cleared(self, slot: int) -> bool:
+        """No part of a state is left in the slot."""
+        return not any(bool(part[:, slot].any()) for part in self._parts)

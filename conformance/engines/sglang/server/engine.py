@@ -224,7 +224,8 @@ class SGLangServer:
             setattr(self.scheduler, name, self._counted(real))
         if with_host != has_host_memory(self.scheduler):
             raise Unsupported(f"a server with{'out' if with_host else ''} host memory is driven in another room")
-        self.host = HostWatch(self.release, self.scheduler, servers.device) if with_host else None
+        self._reader = ServerReader(self.release, self.scheduler, self)
+        self.host = HostWatch(self.release, self.scheduler, servers.device, self._reader.marks) if with_host else None
         self.host_slots = {} if self.host is None else self.host.slots
         self.host_pages = {} if self.host is None else self.host.pages
         self.storage_threads = () if self.host is None or self.host.storage is None else tuple(THREADS)
@@ -236,7 +237,6 @@ class SGLangServer:
         if prefills:
             assert isinstance(servers.network.now, DecodeServers), "a prefill server opens its socket when it is made"
             self.prefills = PrefillSide(self.scheduler, servers.network.now)
-        self._reader = ServerReader(self.release, self.scheduler, self)
         if self._reader.stateful or self.host is not None or decodes or prefills:
             self._watch.watch_results(self.scheduler)
         self._batches = self._events_of() if self._reader.publishes else None
@@ -384,6 +384,7 @@ class SGLangServer:
         request = room - 1
         known = self.requests[request]
         destination = self._decodes.destination(room, len(known.origin_input_ids) + len(known.output_ids))
+        self._reader.marks.write([destination.state])  # from now on the prefill server may write there
         asked = ServerEvent(ASKED, {request: self._known(request)}, destination=destination)
         self._stop(asked, self._decodes.prefill.room(room).done)
 
@@ -492,8 +493,16 @@ class SGLangServer:
         self._batch = len(passes)
         if self.host is not None:
             self.host.read_layers()
+        passes = [one._replace(uncleared=self._uncleared(one)) for one in passes]
+        tracked = [one.tracked[0] for one in passes if one.tracked is not None]
+        self._reader.marks.write([*map(self.state_slot, passes), *tracked])
         self._stop(ServerEvent("passed", {one.request: self._known(one.request) for one in passes}, passes))
         return [[token(at, self._forks[one.request]) for at in one.sampled] for one in passes]
+
+    def _uncleared(self, one: ServerPass) -> int:
+        """The state slot of a pass that begins a text, where it was not cleared."""
+        slot = 0 if one.start else self.state_slot(one)
+        return 0 if not slot or self._reader.marks.cleared(slot) else slot
 
     def copies_in_order(self) -> AbstractContextManager[None]:
         """While this lasts, the server copies states as a part of a forward pass."""

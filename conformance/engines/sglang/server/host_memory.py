@@ -16,6 +16,7 @@ from conformance.driver.protocol import EngineError, Key, Unsupported
 from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import has_storage, marks_of, orders_loads, recurrent_layers
+from conformance.engines.sglang.releases.states import StateMarks
 from conformance.engines.sglang.server.copying import CopyDevice, CopyStream
 from conformance.engines.sglang.server.host_pages import HostPages
 from conformance.engines.sglang.server.storage_memory import STAGED, StorageWatch, watch_call
@@ -29,7 +30,7 @@ NAMES = {"kv": FULL, "swa": SWA, "mamba": STATES}  # of the release's pools
 class HostWatch:
     """Notes what one server does with its host memory. ``steps``: since they were taken last."""
 
-    def __init__(self, release: Release, scheduler: Any, device: CopyDevice) -> None:
+    def __init__(self, release: Release, scheduler: Any, device: CopyDevice, marks: StateMarks) -> None:
         self._release, self._tree, self._device = release, scheduler.tree_cache, device
         self._controller = scheduler.tree_cache.cache_controller
         engine = self._controller.l2_transfer_engine
@@ -42,7 +43,7 @@ class HostWatch:
         self._entries = {NAMES[name]: entry for name, entry in entries.items()}
         self._rows = scheduler.req_to_token_pool
         self._kv = scheduler.token_to_kv_pool_allocator.get_kvcache()
-        self._copies = 0
+        self._copies, self._marks = 0, marks
         self._noted: set[int] = set()  # the operations in the controller's queues that are noted
         self._taken: set[tuple[str, int]] = set()  # slots that were taken, for no operation yet
         self._barriers: Any = None
@@ -188,6 +189,8 @@ class HostWatch:
             for name, host, device in self._moved(operation):
                 pairs = pairs_of(host, device, self.pages[name])
                 self._taken -= {(name, slot) for slot, _ in pairs}
+                if kind == "promised" and name == STATES:
+                    self._marks.write(slot for _, slot in pairs)
                 if pairs:
                     ack = operation.node_ids[0]
                     self.steps.append(HostStep(kind, name, pairs, ack=ack))

@@ -21,7 +21,7 @@ from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.nodes import TreeNode, is_handle
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import publishes_events, says_tracked_lengths, sorts_freed_pages
-from conformance.engines.sglang.releases.states import CopiesOfStates, track_buffers
+from conformance.engines.sglang.releases.states import CopiesOfStates, StateMarks, track_buffers
 from conformance.engines.sglang.releases.tiers import Tiers
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
 from conformance.stems.lock_ref.protocol import LockRefSnapshot
@@ -56,7 +56,8 @@ class ServerReader:
         self.components = ("full", *(["swa"] if self.windowed else []), *(["mamba"] if self.stateful else []))
         self._states: Any = release.state_slots(self.rows) if self.stateful else None
         self.buffers = track_buffers(self.rows)
-        self.copies = CopiesOfStates(self.rows.mamba_pool if self.stateful else None)
+        pool = self.rows.mamba_pool if self.stateful else None
+        self.copies, self.marks = CopiesOfStates(pool), StateMarks(pool)
         adapter = PairAdapter if self.windowed else PoolAdapter
         self._pools = adapter(allocator, self.page_size, released=release.release_list)
         self.begin()

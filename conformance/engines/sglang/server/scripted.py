@@ -280,7 +280,7 @@ class Server:
         computes = f"request {one.request} computes token {one.start} of its text"
         of_own = "its own" if has == text[: len(has)] else "another"
         wrong = f"{computes} on a state after {len(has)} tokens of {of_own} text"
-        self._right(not one.start or has == text[: one.start], wrong, STATES, state)
+        self._right(has == text[: one.start] if one.start else not one.uncleared, wrong, STATES, state)
         self._leaves(one.request, state, text[: one.end])
         if one.tracked is not None:
             slot, upto = one.tracked
