@@ -13,6 +13,7 @@ from conformance.engines.registry import Loaded, every_kind
 from conformance.stems.block_cache.crowd import Crowd
 from conformance.stems.block_cache.rules import BlockCacheMachine
 from conformance.stems.block_cache.run import BlockCacheRun
+from conformance.stems.exclusions import looks_past
 from conformance.stems.host_server import crowd as host_crowd
 from conformance.stems.launches import Launches, configuration
 from conformance.stems.machine import Sink
@@ -50,7 +51,8 @@ class ServerTrial:
         self._crowd, declared = CROWDS[room]
         launches = getattr(loaded.kinds or every_kind(), declared)
         self._rng, self._avoid = rng, avoid
-        self._lock = start(room, loaded.makers[room], configuration(server(rng, launches, wanted, avoid)))
+        config = configuration(server(rng, launches, wanted, avoid))
+        self._lock = start(room, loaded.makers[room], config, ignores=looks_past(avoid))
         self._run: Any = self._lock.run
 
     @property

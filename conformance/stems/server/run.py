@@ -45,8 +45,8 @@ from spec.mamba_slots_state import FIRST, OWN
 
 COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = (
-    "A forward pass computes the tokens of its requests' texts, and writes the slots of their rows. It begins a text on "
-    "a state that was cleared."
+    "A forward pass computes the tokens of its requests' texts, writes the slots of their rows, and begins a text on a "
+    "state that was cleared."
 )
 OWN_TEXT = "turn_has_text_of_its_session"
 OWN_TEXT_SENTENCE = (
