@@ -65,6 +65,7 @@ TREES = {
     "radix": ("RadixCache", "mem_cache.radix_cache"),
     "pure_swa": ("PureSWARadixCache", "mem_cache.pure_swa_radix_cache"),  # every layer has a window: one pool
 }
+OLDER_WITH_HOST = ("HiRadixCache", "HiMambaRadixCache")  # trees of servers with host memory before 0.5.19
 TREE_BUILDERS = ("mem_cache.registry", "managers.scheduler")  # where a server decides which tree it builds
 ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
 REQUESTS = "managers.schedule_batch"  # the module of ``Req``
@@ -352,9 +353,12 @@ class Release:
 
     def kind_of(self, tree: Any) -> str:
         """The kind of a tree that a server has built. Raises ``Unsupported`` for what a server without a prefix cache
-        has in its place, and ``EngineError`` for a tree that is not known.
+        has in its place, and for the trees of servers with host memory before 0.5.19; ``EngineError`` for a tree that
+        is not known.
         """
         name = type(tree).__name__
+        if name in OLDER_WITH_HOST:
+            raise Unsupported(f"sglang {self.imported.label}: its {name}, a tree with host memory, is not read")
         if name.endswith("ChunkCache"):
             raise Unsupported(f"sglang {self.imported.label}: its {name}, which keeps no prefix, is not read")
         found = next((kind for kind, (known, _) in TREES.items() if known == name), None)
