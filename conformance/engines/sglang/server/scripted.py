@@ -9,7 +9,8 @@ last.
 
 A decode server tells its prefill server where to write a prompt, which writes there and nowhere else. Nothing says when
 that is written, so the script also ends where a step in flight still writes one of these KV slots. It ends, too, where
-a decode server computes nothing, though neither its prefill server nor a client has to do anything first.
+a decode server computes nothing, though neither its prefill server nor a client has to do anything first; and where a
+reader of the server's KV events believes what its memories do not have.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.engines import registry
 from conformance.engines.sglang.server.histories import NAMES, Histories
 from conformance.stems.host_server.protocol import HostStep
+from conformance.stems.kv_events.published import Listener, publishing_call
 from conformance.stems.requests.request import token
 from conformance.stems.server.arrivals import ENDS, WRITES, copied_slots, written
 from conformance.stems.server.protocol import (
@@ -79,7 +81,7 @@ class Server:
         self._still = 0  # steps of the loop since something was computed
         self._launched = 0  # steps
         self._in_flight: deque[Sequence[ServerPass]] = deque()  # steps that may still write, the oldest first
-        self._histories = Histories()
+        self._histories, self._router = Histories(), Listener(publishing_call(self.engine))
         self._page_size: int = self.engine.shape["page_size"]
         sys.excepthook = partial(_end_script, self._histories)
 
@@ -150,6 +152,14 @@ class Server:
             self._follows_copies()
             self._follows_owners()
             self._serves(event)
+            self._publishes()
+
+    def _publishes(self) -> None:
+        """Raises ``AssertionError`` where a router believes what the server's memories do not have: one that reads all
+        KV events, and counts how often a block was stored and removed.
+        """
+        if (wrong := self._router.judge()) is not None:
+            raise AssertionError(f"a router that reads all KV events: {wrong.detail}")
 
     def _serves(self, event: ServerEvent) -> None:
         """Raises ``AssertionError`` where a decode server has computed nothing for long, and neither the prefill server
