@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from conformance.driver.protocol import Json
 from conformance.engines.sglang.server import http
@@ -75,5 +76,11 @@ def _call(step: Json) -> str:
     """The call of a program that sends a step. A request without a session says nothing of one."""
     op = step["op"]
     more = {name: value for name, value in step.items() if name != "op" and (name, value, op) != NO_SESSION}
-    given = (f"{name}={as_python(value) if name == 'tokens' else json.dumps(value)}" for name, value in more.items())
+    given = (f"{name}={_value(name, value)}" for name, value in more.items())
     return f"{CALLED.get(op, op)}({', '.join(given)})"
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value)
+    return as_python(value) if name == "tokens" else json.dumps(value)

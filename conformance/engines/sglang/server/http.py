@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 
 from conformance.driver.protocol import Json
 from conformance.engines.sglang.server.tokens import as_json
+from conformance.stems.host_server.protocol import StorageOutcome, StorageThread
 from conformance.stems.server.protocol import SendStep, TransferStep
 
 CAPACITY = 1 << 20  # of a session, in characters of its text
@@ -25,7 +27,7 @@ def launch(config: Json) -> str:
     flags = list(config["flags"])
     if "--speculative-algorithm" in flags:
         flags += ["--speculative-draft-model-path", "DRAFT_MODEL"]
-    return " ".join([*variables, LAUNCH, *flags])
+    return " ".join([*variables, LAUNCH, *map(shlex.quote, flags)])
 
 
 def flags(config: Json) -> list[str]:
@@ -99,9 +101,26 @@ SENDINGS: dict[SendStep, str] = {
     "breaks_off": "the transfer that the worker stands before fails, of request {}",
 }
 
+ENDS: dict[StorageOutcome, str] = {"partly": "is done in part", "fails": "fails", "raises": "raises an exception"}
+COPIES = {True: "to", False: "from"}  # host memory, by what ``copies_end`` says of the copies: they store
+STORAGE: dict[StorageThread, str] = {
+    "queries": "asks what the storage has",
+    "fetches": "fetches from the storage",
+    "agrees": "agrees with other ranks on what was fetched",
+    "saves": "saves to the storage",
+}
+
 
 def call(step: Json) -> str:
-    """One step of a run: a call, what a prefill server does, or how far the server goes before the next one."""
+    """One step of a run: a call, what a prefill server or a storage does, or how far the server goes before the next
+    one.
+    """
+    if step["op"] == "copies_end":
+        return f"# copies {COPIES[step['stores']]} host memory that are under way end, {step['count']} at most"
+    if step["op"] == "storage_goes_on":
+        outcome = step.get("outcome", "well")
+        ends = "" if outcome == "well" else f": its call {ENDS[outcome]}"
+        return f"# the thread that {STORAGE[step['thread']]} goes on, up to its next call{ends}"
     if step["op"] == "transfer":
         return f"# {PREFILLS[step['step']].format(step['request'])}"
     if step["op"] == "send":

@@ -28,7 +28,7 @@ from typing import Any
 from conformance.driver.shadow import FULL, STATES, SWA
 from conformance.engines import registry
 from conformance.engines.sglang.server.histories import NAMES, Histories
-from conformance.stems.host_server.protocol import HostStep
+from conformance.stems.host_server.protocol import HostStep, StorageOutcome, StorageThread
 from conformance.stems.kv_events.published import Listener, publishing_call
 from conformance.stems.requests.request import token
 from conformance.stems.server.arrivals import ENDS, WRITES, copied_slots, written
@@ -210,6 +210,13 @@ class Server:
     def copies_end(self, stores: bool, count: int = 1) -> None:
         """So many copies between device and host memory are done, in their order. ``stores``: those to the host."""
         self.engine.end_copies(stores, count)
+        self._follows_copies()
+
+    def storage_goes_on(self, thread: StorageThread, outcome: StorageOutcome = "well") -> None:
+        """A thread of the server between host memory and storage goes on, up to its next call of the storage.
+        ``outcome``: what becomes of the call before which it stands now.
+        """
+        self.engine.storage_goes_on(thread, outcome)
         self._follows_copies()
 
     def _follows_copies(self) -> None:
