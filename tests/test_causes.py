@@ -9,6 +9,7 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import forked
@@ -17,13 +18,18 @@ from driven import NEWEST, driven, have, sampled
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.driver.lockstep import Finding, Ignores
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines import registry, vllm
 from conformance.engines.registry import Loaded
+from conformance.engines.sglang.launches import HOSTING
 from conformance.engines.sglang.server.tokens import as_json, as_python
+from conformance.search import trials
 from conformance.search.causes import ProgramEnd, _driven, ending, tried_elsewhere
 from conformance.search.trials import TRIALS, SchedulerTrial
+from conformance.stems.host_server.exclusions import HostServerExclusion
+from conformance.stems.kv_events.reader import AGREE
 from conformance.traces import cause_files, known
 from conformance.traces.cause_files import Cause
 from slotproof.commands.causes import is_settled
@@ -241,3 +247,18 @@ def test_tokens_are_written_short_and_mean_what_they_were(tokens: list[int], run
 
 def _listed(found: re.Match[str]) -> str:
     return ", ".join(map(str, range(int(found[1]), int(found[2]))))
+
+
+def test_a_drawn_server_looks_past_what_is_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Ignores] = []
+
+    def start(*_: Any, ignores: Ignores) -> Any:
+        asked.append(ignores)
+        return SimpleNamespace(run=None)
+
+    monkeypatch.setattr(trials, "start", start)
+    loaded: Any = SimpleNamespace(kinds=SimpleNamespace(hosting=HOSTING), makers={"host_server": None})
+    for avoid in ((), (HostServerExclusion.SAID_AGAIN,)):
+        trials.ServerTrial("host_server", loaded, random.Random(1), {}, avoid)
+    said_again = Finding(AGREE, "", "")
+    assert [ignores(said_again) for ignores in asked] == [False, True]

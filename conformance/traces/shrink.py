@@ -124,8 +124,8 @@ class Shrinker:
 
     def _fewer_owners(self, best: Found) -> Found:
         """Leaves out all operations of each request, or row, that can be left out."""
-        for owner in {(key, step[key]): None for step in best[1].steps for key in OWNERS if key in step}:
-            key, number = owner
+        owners = dict.fromkeys((key, step[key]) for step in best[1].steps for key in OWNERS if key in step)
+        for key, number in owners:
             kept = [step for step in best[1].steps if step.get(key) != number]
             best = self._shown(_with_steps(best[1], kept)) or best
         return best
