@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from driven import NEWEST, driven
+from test_sglang_server_states import CLEARS_NOTHING
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import EngineError, Json, Misuse
@@ -433,12 +434,6 @@ def test_a_bug_of_host_memory_is_found(law: str) -> None:
     stops = {"op": "generate", "request": 90, "tokens": [1, 2], "longest": 4, "fork": 9, "stop": 2}
     (said,) = sent((config(), [stops, TURN, *ENDS, TURN, *late]), plant=PLANTS[law])
     assert said["law"] == law
-
-
-CLEARS_NOTHING = """
-    from sglang.srt.mem_cache.memory_pool import MambaPool
-    MambaPool.clear_slots = lambda self, indices: None
-"""
 
 
 @pytest.mark.engine

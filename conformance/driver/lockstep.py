@@ -286,7 +286,7 @@ class LockStep:
     ``watch``: entered around each call to the engine (not around snapshots), for who tells which functions it calls.
     ``often``: where the engine shows the law's own state, one of so many judgements evaluates all laws; 0 for none.
     By default ``OFTEN``, or so many times as seldom as the run asks (``seldom``), which has many judgements in one
-    operation. ``sent``: how many calls the engine was sent.
+    operation. ``sent``: how many calls were sent to the engine.
     """
 
     def __init__(self, run: StemRun, config: Json, often: int | None = None) -> None:
@@ -324,8 +324,8 @@ class LockStep:
             raise
 
     def does(self, step: Json) -> bool:
-        """Does the operation of a step of a trace, as ``do`` does it. False where no caller may send it now: then
-        nothing was done, and ``trace`` does not have it. Raises ``Misuse`` where a part of the operation was done.
+        """Does one step of a trace as ``do`` does. False where no caller may send the operation now: then nothing was
+        done, and ``trace`` does not have the step. Raises ``Misuse`` where a part of the operation was done.
         """
         state, sent, count = self.law.state, self.sent, len(self.trace.steps)
         try:

@@ -190,7 +190,7 @@ class StemMachine(RuleBasedStateMachine):
         return True
 
     def _goes_on_from_there(self) -> None:
-        """The rules go on from a kept run."""
+        """The operations of a kept run are done. From here on rules are drawn."""
         self.goes_on = True
         self.end_rule()
         self.has_begun()

@@ -81,6 +81,6 @@ def _call(step: Json) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value)
-    return as_python(value) if name == "tokens" else json.dumps(value)
+    if name == "tokens":
+        return as_python(value)
+    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -101,8 +101,8 @@ SENDINGS: dict[SendStep, str] = {
     "breaks_off": "the transfer that the worker stands before fails, of request {}",
 }
 
-ENDS: dict[StorageOutcome, str] = {"partly": "is done in part", "fails": "fails", "raises": "raises an exception"}
-COPIES = {True: "to", False: "from"}  # host memory, by what ``copies_end`` says of the copies: they store
+# What becomes of a call of the storage that does not end well, and what the server's threads do with a storage.
+OUTCOMES: dict[StorageOutcome, str] = {"partly": "is done in part", "fails": "fails", "raises": "raises an exception"}
 STORAGE: dict[StorageThread, str] = {
     "queries": "asks what the storage has",
     "fetches": "fetches from the storage",
@@ -116,10 +116,11 @@ def call(step: Json) -> str:
     one.
     """
     if step["op"] == "copies_end":
-        return f"# copies {COPIES[step['stores']]} host memory that are under way end, {step['count']} at most"
+        way = "to" if step["stores"] else "from"
+        return f"# copies {way} host memory that are under way end, {step['count']} at most"
     if step["op"] == "storage_goes_on":
         outcome = step.get("outcome", "well")
-        ends = "" if outcome == "well" else f": its call {ENDS[outcome]}"
+        ends = "" if outcome == "well" else f": its call {OUTCOMES[outcome]}"
         return f"# the thread that {STORAGE[step['thread']]} goes on, up to its next call{ends}"
     if step["op"] == "transfer":
         return f"# {PREFILLS[step['step']].format(step['request'])}"

@@ -10,7 +10,7 @@ last.
 A decode server tells its prefill server where to write a prompt, which writes there and nowhere else. Nothing says when
 that is written, so the script also ends where a step in flight still writes one of these KV slots. It ends, too, where
 a decode server computes nothing, though neither its prefill server nor a client has to do anything first; and where a
-reader of the server's KV events believes what its memories do not have.
+reader of the server's KV events does not know what the server has cached.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ class Server:
             self._publishes()
 
     def _publishes(self) -> None:
-        """Raises ``AssertionError`` where a router believes what the server's memories do not have: one that reads all
-        KV events, and counts how often a block was stored and removed.
+        """Raises ``AssertionError`` where a router that reads all KV events of the server, and counts how often each
+        block was stored and removed, does not know what the server has cached.
         """
         if (wrong := self._router.judge()) is not None:
             raise AssertionError(f"a router that reads all KV events: {wrong.detail}")
