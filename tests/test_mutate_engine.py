@@ -320,7 +320,8 @@ def test_a_reason_that_is_not_whole_is_refused(wrong: str, tmp_path: Path) -> No
 def test_each_reason_is_of_a_kept_miss_and_no_text_of_an_engine_is_kept() -> None:
     file = ROOT / "docs" / mutating_engine.KEPT
     kept = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    missed = {(n, one["release"], r["edit"]) for n, one in kept.items() for r in one["rows"] if r["fate"] != FOUND}
+    draws = [(one["engine"], one["release"], one["rows"]) for one in kept.values()]
+    missed = {(*names, r["edit"]) for *names, rows in draws for r in rows if r["fate"] != FOUND}
     assert {*outcomes.reasons(ROOT / "docs" / mutating_engine.REVIEWED)} <= missed
     assert not [r for one in kept.values() for r in one["rows"] if {*r} & {*mutating_engine.TEXTS}]
 
@@ -384,9 +385,13 @@ def test_a_draw_that_was_not_judged_to_its_end_does_not_hold(drawn: list[str]) -
 def test_what_is_kept_has_no_text_of_the_engine(drawn: list[str], tmp_path: Path) -> None:
     file = tmp_path / "kept.json"
     file.write_text(json.dumps({"another": {"rows": []}, "toy": {"rows": ["older"]}}))
-    mutating_engine._keep(file, {"engine": "toy"}, [row(FOUND, was="a = b", now="a = c", words="`b` is `c`")])
+    found = row(FOUND, was="a = b", now="a = c", words="`b` is `c`")
+    mutating_engine._keep(file, {"engine": "toy", "files": []}, [found])
     kept = json.loads(file.read_text())
     assert [*kept] == ["another", "toy"]
+    mutating_engine._keep(file, {"engine": "toy", "files": ["host"]}, [row(MISSED)])
+    kept = json.loads(file.read_text())
+    assert [*kept] == ["another", "toy", "toy host"], "a draw from some files stands beside the one from all"
     assert [*kept["toy"]["rows"][0]] == ["edit", "fate", "stem", "law", "rows", "shown", "seconds", "words"]
     assert not drawn
 

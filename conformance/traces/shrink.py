@@ -8,7 +8,7 @@ it before (``conformance.driver.resume``). What an argument means, the operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from conformance.driver.lockstep import Finding, LockStep
@@ -26,6 +26,7 @@ SHORT = 16  # operations of a run that is short
 Start = Callable[[Json], LockStep]
 Found = tuple[Finding, Trace]
 Accepts = Callable[[Finding, Trace], bool]
+Owner = tuple[str, int]  # one of OWNERS, and its number
 
 
 def any_run(*_: Any) -> bool:
@@ -123,11 +124,20 @@ class Shrinker:
     # Fewer operations.
 
     def _fewer_owners(self, best: Found) -> Found:
-        """Leaves out all operations of each request, or row, that can be left out."""
-        owners = dict.fromkeys((key, step[key]) for step in best[1].steps for key in OWNERS if key in step)
-        for key, number in owners:
-            kept = [step for step in best[1].steps if step.get(key) != number]
-            best = self._shown(_with_steps(best[1], kept)) or best
+        """Leaves out all operations of each request, or row, that can be left out: of half of them at once, then of
+        fewer and fewer.
+        """
+        left = _owners(best[1])
+        length = max(1, len(left) // 2)
+        while length:
+            first = 0
+            while first < len(left):
+                out = left[first : first + length]
+                shown = self._shown(_with_steps(best[1], [s for s in best[1].steps if not _is_of(s, out)]))
+                best = shown or best
+                left = [one for one in _owners(best[1]) if one not in out] if shown else left
+                first += 0 if shown else length
+            length //= 2
         return best
 
     def _fewer(self, best: Found) -> Found:
@@ -250,6 +260,15 @@ def _without_two(trace: Trace) -> Iterator[Trace]:
     for first in range(count):
         for last in range(first + 2, count):
             yield _with_steps(trace, [s for n, s in enumerate(trace.steps) if n not in (first, last)])
+
+
+def _owners(trace: Trace) -> list[Owner]:
+    """Whose operations the run has, in the order of their first ones."""
+    return list(dict.fromkeys((key, step[key]) for step in trace.steps for key in OWNERS if key in step))
+
+
+def _is_of(step: Json, owners: Collection[Owner]) -> bool:
+    return any((key, step[key]) in owners for key in OWNERS if key in step)
 
 
 def _with_steps(trace: Trace, steps: list[Json]) -> Trace:

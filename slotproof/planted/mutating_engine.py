@@ -54,8 +54,6 @@ def run(options: EngineMutationOptions) -> int:
     fewer than ``AIM`` of those that are not equivalent are found.
     """
     bookkeeping, release = _known(options)
-    if options.files and options.keep:
-        raise UsageError("--keep is for edits of all bookkeeping, without --file")
     from conformance.planted.mutants import edits, places
     from slotproof.planted import edit_check
 
@@ -143,8 +141,9 @@ def _finish(options: EngineMutationOptions, release: str, places: int, rows: Seq
     known = outcomes.reasons(root / "docs" / REVIEWED) if root else {}
     explained = outcomes.with_reasons(rows, options.engine, release, known)
     sums = outcomes.sums(explained)
-    drawn = {"engine": options.engine, "release": release, "seed": options.seed, "asked": options.count}
-    made: Json = {**drawn, "first": options.first, "places": places, "aim": AIM, "version": _version()}
+    drawn = {"engine": options.engine, "release": release, "files": [*options.files], "seed": options.seed}
+    asked = {"asked": options.count, "first": options.first, "places": places, "aim": AIM, "version": _version()}
+    made: Json = {**drawn, **asked}
     write_json(options.json, {**made, **sums, "rows": explained})
     if options.keep and root is not None:
         _keep(root / "docs" / KEPT, made, rows)
@@ -153,10 +152,10 @@ def _finish(options: EngineMutationOptions, release: str, places: int, rows: Seq
 
 
 def _keep(file: Path, made: Json, rows: Sequence[Json]) -> None:
-    """Puts the draw in the place of the engine's earlier one. No text of the engine is kept."""
+    """Puts the draw in the place of the engine's earlier one from these files. No text of the engine is kept."""
     kept = plain_json.loads(file.read_text("utf-8")) if file.exists() else {}
     short = [{name: value for name, value in row.items() if name not in TEXTS} for row in rows]
-    kept[made["engine"]] = {**made, "rows": short}
+    kept[" ".join((made["engine"], *made["files"]))] = {**made, "rows": short}
     write_text(file, plain_json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False) + "\n")
 
 
@@ -189,14 +188,14 @@ def _why(row: Json) -> str:
 
 
 def page() -> Json:
-    """What docs/mutation_engines.md shows: for each engine the kept draw, with the reviewed reasons."""
+    """What docs/mutation_engines.md shows: for each engine the kept draws, with the reviewed reasons."""
     root = checkout()
     assert root is not None, "documents are made in a checkout"
     kept: Json = plain_json.loads((root / "docs" / KEPT).read_text("utf-8"))
     known = outcomes.reasons(root / "docs" / REVIEWED)
     draws = []
-    for name, one in kept.items():
-        rows = outcomes.with_reasons(one["rows"], name, one["release"], known)
+    for one in kept.values():
+        rows = outcomes.with_reasons(one["rows"], one["engine"], one["release"], known)
         missed = [row for row in rows if row["fate"] != FOUND]
         draws.append({**one, "sums": outcomes.sums(rows), "missed": missed, "laws": _laws(rows)})
     return {"draws": draws, "between": between, "aim": AIM, "fates": FATES}
