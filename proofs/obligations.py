@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import z3
@@ -66,15 +66,17 @@ class SymbolicCall:
 
 @dataclass(frozen=True)
 class Formula:
-    """The ``goal`` must follow from ``given``; where the ``core_facts`` suffice, ``given`` is never built."""
+    """The ``goal`` must follow from ``given``; where the ``core_facts`` suffice, ``given`` is never built. ``few_given``
+    makes the core facts.
+    """
 
     invariant: str
     all_given: Callable[[], list[Any]]
     goal: Any
-    core_facts: list[Any] | None = None
+    few_given: Callable[[], list[Any]] | None = None
     frame: bool = False
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """``frame``: the call changes nothing that the law speaks about, so that the goal is a hypothesis. ``trivial``:
         the goal is true whatever the state, for example x = x. ``proof``: a solver has to prove it.
@@ -87,6 +89,11 @@ class Formula:
     def given(self) -> list[Any]:
         """All hypotheses."""
         return self.all_given()
+
+    @cached_property
+    def core_facts(self) -> list[Any] | None:
+        """The hypotheses from which a proof is tried first, or ``None`` where it is tried from all alone."""
+        return None if self.few_given is None else self.few_given()
 
     @property
     def negated(self) -> list[Any]:
@@ -192,8 +199,8 @@ def preserved(hints: Hints, made: SymbolicCall, law: Invariant) -> Formula:
     named = [member for members in places.values() for member in members]
     if law.name in hints.named:
         named.append(hints.named[law.name](made.pre, made.one))
-    core_facts = _facts(hints, made, law, [made.one, *named], relevant_laws_of(hints, made.name, law.name))
-    return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, core_facts)
+    given = partial(_facts, hints, made, law, [made.one, *named])
+    return Formula(law.name, given, goal, partial(given, relevant_laws_of(hints, made.name, law.name)))
 
 
 def changes_lawfully(hints: Hints, made: SymbolicCall, law: Change) -> Formula:
@@ -212,7 +219,7 @@ def changes_lawfully(hints: Hints, made: SymbolicCall, law: Change) -> Formula:
         before = laws_of(hints, made, [made.one, *named], set(hints.stem.parts), only)
         return [*made.world.axioms, *before, lift(made.step.granted), *_lemmas(made, places)]
 
-    return Formula(law.name, given, goal, given(relevant_laws_of(hints, made.name, law.name)))
+    return Formula(law.name, given, goal, partial(given, relevant_laws_of(hints, made.name, law.name)))
 
 
 def touches(made: SymbolicCall, law: Invariant | Change) -> bool:
@@ -257,8 +264,9 @@ def promised(hints: Hints, made: SymbolicCall, number: int) -> Formula:
     """
     call = made.step.calls[number]
     name = CALLS + call.transition.__name__
-    core_facts = _facts_for_call(hints, made, number, relevant_laws_of(hints, made.name, name))
-    return Formula(name, partial(_facts_for_call, hints, made, number), lift(call.step.granted), core_facts)
+    given = partial(_facts_for_call, hints, made, number)
+    few = partial(given, relevant_laws_of(hints, made.name, name))
+    return Formula(name, given, lift(call.step.granted), few)
 
 
 def _facts_for_call(hints: Hints, made: SymbolicCall, number: int, only: frozenset[str] | None = None) -> list[Any]:
@@ -287,8 +295,8 @@ def fits(hints: Hints, made: SymbolicCall, transition: Transition) -> Iterator[F
     """A call fits exactly where a lawful answer exists (``proofs.fitting``)."""
     for direction in directions(hints, transition, made):
         given = partial(_with_laws, hints, made, direction.facts)
-        core_facts = given(relevant_laws_of(hints, made.name, direction.name))
-        yield Formula(direction.name, given, direction.goal, core_facts)
+        few = partial(given, relevant_laws_of(hints, made.name, direction.name))
+        yield Formula(direction.name, given, direction.goal, few)
 
 
 def _with_laws(
@@ -360,8 +368,8 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
     earlier = [law for law in every[: every.index(theorem)] if law.theorem]
     relevant = relevant_laws_of(hints, START, theorem.name)
     made = Consequence(hints, theorem)
-    core_facts = made.given([law for law in (*known, *earlier) if law.name in relevant])
-    return Formula(theorem.name, lambda: made.given(known), made.claim, core_facts)
+    few = [law for law in (*known, *earlier) if law.name in relevant]
+    return Formula(theorem.name, partial(made.given, known), made.claim, partial(made.given, few))
 
 
 def drains(hints: Hints) -> Iterator[Formula]:
@@ -380,7 +388,8 @@ def drains(hints: Hints) -> Iterator[Formula]:
     for world, held, claim in itertools.chain(*claims):
         made = SymbolicCall(START, world, held, {}, Step(then=held), Term(world.fresh("one")), len(world.counts))
         given = partial(_with_laws, hints, made, claim.facts, members=claim.members)
-        yield Formula(claim.name, given, claim.goal, given(only=relevant_laws_of(hints, START, claim.name)))
+        few = partial(given, relevant_laws_of(hints, START, claim.name))
+        yield Formula(claim.name, given, claim.goal, few)
 
 
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from dispatched import Dispatched
 from test_impl_cache import cached, drained, got_rows, new, one, seen, shape, text
 from test_impl_swa_mapping import SYNCS, got
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from impl.cache import SessionCache
@@ -184,7 +184,7 @@ def test_debug_finds_what_was_changed_from_outside(name: str) -> None:
 # Waiting.
 
 
-class NoSlotRead(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class NoSlotRead(Dispatched):
     """What comes of a tensor of the device is on the device; the host must not wait for its values."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from dispatched import Dispatched
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from impl import allocator, host, kernels, lock_kernels, lock_ref, swa_mapping
 from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -28,7 +28,7 @@ DEVICE, ROWS, TOKENS, WINDOW = "meta", 8, 100, 32
 NO_KERNEL = {"empty", "empty_like", "empty_strided", "new_empty", "lift_fresh", "detach", "alias"}
 
 
-class Device(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Device(Dispatched):
     """Counts what is launched by the name of the operation. A copy between host and device must not be waited for."""
 
     def __init__(self) -> None:

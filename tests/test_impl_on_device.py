@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from dispatched import Dispatched
 from driven import sampled
-from torch.utils._python_dispatch import TorchDispatchMode
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -32,7 +32,7 @@ class DeviceAssert(BaseException):
     """On CUDA the device would have stopped here. No caller catches this class."""
 
 
-class AsOnDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AsOnDevice(Dispatched):
     """An indexing operation that gets a number outside of its tensor raises ``DeviceAssert``."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

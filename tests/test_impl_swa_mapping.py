@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from dispatched import Dispatched
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.engines.ours import swa_mapping
 
@@ -333,7 +333,7 @@ def test_mapping_anew_ends_backups() -> None:
 SYNCS = {"_local_scalar_dense", "nonzero", "_unique2", "unique_dim", "unique_consecutive", "masked_select", "equal"}
 
 
-class NoSync(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class NoSync(Dispatched):
     """What a CUDA host would wait for: reading a value, or a result whose size depends on values."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

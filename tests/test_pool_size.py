@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from dispatched import Dispatched
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import impl
@@ -67,7 +67,7 @@ class Count:
     elements = entries = lines = 0
 
 
-class Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Tensors(Dispatched):
     """Counts the elements that operations read and write. A view touches none; an index its own and the values."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
