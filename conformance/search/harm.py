@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from conformance.driver import exception_origin
 from conformance.driver.clock import Clock
 from conformance.driver.forking import asked, uses_cuda
-from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.lockstep import ANSWERED, Finding, LockStep
 from conformance.driver.onward import Move, Onward
 from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import Json, Misuse, Unsupported
@@ -89,7 +89,7 @@ def search(trace: Trace, make: Callable[[Json], Any], clock: Clock | None = None
     found, driven_on = _Search(), after(trace, make)
     if driven_on is None:
         return found.best
-    if driven_on.law in ROOMS[trace.stem].ends:
+    if ends_engine(trace, driven_on.law):
         return Harm(ended=True)
     for beside in (0, *(BESIDE if trace.stem in WITH_REQUESTS else ())):
         for plan in PLANS:
@@ -102,6 +102,12 @@ def search(trace: Trace, make: Callable[[Json], Any], clock: Clock | None = None
             if found.best.rank == 0:
                 return found.best
     return found.best
+
+
+def ends_engine(trace: Trace, law: str) -> bool:
+    """Where the last operation of a trace breaks this law, the engine itself has ended."""
+    room = ROOMS[trace.stem]
+    return law in room.ends or (law == ANSWERED and trace.steps[-1]["op"] in room.loop)
 
 
 class _Search:

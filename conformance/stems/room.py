@@ -21,7 +21,8 @@ class Room(NamedTuple):
 
     ``protocol``: what an engine implements. ``reads``: the call that reads an engine. ``never_lacking``: calls that no
     engine can lack. ``abilities``: what ``lacks`` may name beside calls. ``ends``: the laws that break by the end of
-    the engine itself, after which nothing can be driven on: this is the harm. ``runs``: how many are drawn where
+    the engine itself, after which nothing can be driven on: this is the harm. ``loop``: the operations that an engine's
+    own loop does for all requests; an exception there is the end of the engine, too. ``runs``: how many are drawn where
     nobody says how many. ``weight``: the share of the stem in the time of a check.
     """
 
@@ -37,5 +38,6 @@ class Room(NamedTuple):
     never_lacking: frozenset[str] = frozenset()
     abilities: frozenset[str] = frozenset()
     ends: frozenset[str] = frozenset()
+    loop: frozenset[str] = frozenset()
     runs: int = 200
     weight: int = 1

@@ -116,7 +116,8 @@ class Connectors:
         if self.servers is not None and self.servers.half.names_failures:
             failed = [str(request) for request, load in loads.items() if said.received[request] < load.end]
         lost = self._lost(loads, said) if self.servers is None else ()
-        received, sent = [*map(str, said.received)], [*map(str, said.sent)]
+        received = [str(request) for request, load in loads.items() if not load.within_step]
+        sent = [*map(str, said.sent)]
         return WorkerAnswer(received, sent, failed, lost, self._of_copies(loads, said))
 
     def _lost(self, loads: Mapping[int, RequestLoad], said: WorkerEnds) -> list[int]:

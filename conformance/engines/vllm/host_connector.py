@@ -43,9 +43,7 @@ class Figures:
 
 def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnector:
     """The connector of a scheduler with this configuration. Only the size of host memory is given and not computed."""
-    vars(config.kv_transfer_config).update(_read_by_the_connector(host))
     base, manager = imported.module("v1.kv_offload.base"), imported.module("v1.kv_offload.cpu.manager")
-    translated = imported.module(f"{CONNECTOR}.config").build_offloading_config(config, groups)
 
     class SizedSpec(base.OffloadingSpec):  # type: ignore[misc,name-defined]
         """The release's specification of host memory with a number of slots."""
@@ -59,9 +57,18 @@ def made(imported: Any, config: Any, groups: Any, host: HostTier) -> HostConnect
             """The workers are those of the run."""
             raise NotImplementedError
 
-    real = imported.module(f"{CONNECTOR}.scheduler").OffloadingConnectorScheduler(SizedSpec(translated), config, groups)
+    def scheduler(within_step: int) -> Any:
+        """The release's half, with so many bytes that are loaded within a step."""
+        vars(config.kv_transfer_config).update(_read_by_the_connector(host, within_step))
+        spec = SizedSpec(imported.module(f"{CONNECTOR}.config").build_offloading_config(config, groups))
+        return imported.module(f"{CONNECTOR}.scheduler").OffloadingConnectorScheduler(spec, config, groups)
+
+    real = scheduler(0)
+    if host.within_step:
+        real = scheduler(host.within_step * real.config.kv_bytes_per_token)
     told = imported.module(f"{CONNECTOR}.common").OffloadingWorkerMetadata
-    return HostConnector(real, told, host.blocks_per_chunk, _described(imported, groups) if host.describes else {})
+    described = _described(imported, groups) if host.describes else {}
+    return HostConnector(real, told, host.blocks_per_chunk, described, bool(host.within_step))
 
 
 def _described(imported: Any, groups: Any) -> dict[int, int]:
@@ -71,10 +78,10 @@ def _described(imported: Any, groups: Any) -> dict[int, int]:
     return {at: spec.block_size for at, spec in enumerate(specs) if isinstance(spec, full)}
 
 
-def _read_by_the_connector(host: HostTier) -> dict[str, Any]:
-    """What the connector reads of the configuration of transfers."""
+def _read_by_the_connector(host: HostTier, within_step: int) -> dict[str, Any]:
+    """What the connector reads of the configuration of transfers. ``within_step``: bytes."""
     more = {"blocks_per_chunk": host.blocks_per_chunk, "offload_prompt_only": host.prompt_only}
-    more["self_describing_kv_events"] = host.describes
+    more |= {"self_describing_kv_events": host.describes, "sync_load_budget_bytes": within_step}
     return {"engine_id": "engine", "kv_connector_extra_config": more}
 
 
@@ -156,12 +163,12 @@ class HostCopies(AllGroups, ABC):
 
 class HostConnector(HostCopies):
     """The scheduler's half of vLLM's ``OffloadingConnector`` as a scheduler calls it. ``described``: by group of layers
-    whose slots KV events describe, the tokens of a block.
+    whose slots KV events describe, the tokens of a block. ``within_step``: some loads end before their step computes.
     """
 
-    def __init__(self, real: Any, told: Any, parts: int, described: Mapping[int, int]) -> None:
+    def __init__(self, real: Any, told: Any, parts: int, described: Mapping[int, int], within_step: bool) -> None:
         super().__init__(real, told, parts)
-        self._described = described
+        self._described, self._within_step = described, within_step
 
     # What the run asks.
 
@@ -205,7 +212,8 @@ class HostConnector(HostCopies):
         for number, job in meta.load_jobs.items():
             first, end, tables = self._loaded[job.req_id]
             pairs = tuple((place, block) for block, place in self._pairs(job.dst_spec, job.src_spec))
-            self._loads[int(job.req_id)] = RequestLoad(first, end, tables, number, pairs)
+            within_step = self._within_step and job.sync
+            self._loads[int(job.req_id)] = RequestLoad(first, end, tables, number, pairs, within_step=within_step)
             self._jobs[int(job.req_id)] = number
         for number, job in meta.store_jobs.items():
             self._stores[number] = tuple(self._pairs(job.src_spec, job.dst_spec))

@@ -99,6 +99,7 @@ ANSWERS = {
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
 UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
 SCHEDULER, RETENTION = "v1.core.sched.scheduler", "prefix_cache_retention_interval"
+HOST_SCHEDULER, WITHIN_STEP = f"{host_connector.CONNECTOR}.scheduler", "sync_load_budget_bytes"
 CHECKPOINT = "model_executor.layers.mamba.checkpoint"
 NIXL = "distributed.kv_transfer.kv_connector.v1.nixl"
 SERVERS = (f"{NIXL}.pull_scheduler", f"{NIXL}.scheduler")
@@ -523,6 +524,8 @@ class VLLMRelease:
             raise Unsupported("which blocks the release keeps to copy states to host memory is not known")
         if setup.tuning.match is not None and setup.host.describes:
             raise Unsupported("by which hashes KV events describe parts of blocks in host memory is not known")
+        if setup.host.within_step and WITHIN_STEP not in self.imported.text(HOST_SCHEDULER):
+            raise Unsupported(f"the release's connector to host memory does not read {WITHIN_STEP}")
         make = partial(host_pool.made, sizes=sizes) if setup.host.pool else host_connector.made
         host = partial(make, self.imported, host=setup.host)
         if servers is None:

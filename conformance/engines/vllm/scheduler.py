@@ -373,4 +373,5 @@ def _host(config: Json | None) -> HostTier | None:
         config["prompt_only"],
         config.get("pool", ""),
         config.get("describes", False),
+        config.get("within_step", 0),
     )

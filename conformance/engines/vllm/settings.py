@@ -21,7 +21,8 @@ class HostTier:
     """Host memory: so many ``slots`` of ``blocks_per_chunk`` blocks. ``policy``: ``lru`` or ``arc``. ``threshold``: how
     often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied. ``pool``: host
     memory is a block pool, to which the simple connector copies (``eager`` or ``lazy``); empty where it has a manager.
-    ``describes``: KV events say the blocks and the tokens of a slot, and not its key alone.
+    ``describes``: KV events say the blocks and the tokens of a slot, and not its key alone. ``within_step``: so many
+    tokens are loaded before the step computes that runs their requests, 0 where none are.
     """
 
     slots: int
@@ -31,6 +32,7 @@ class HostTier:
     prompt_only: bool
     pool: str = ""
     describes: bool = False
+    within_step: int = 0
 
 
 @dataclass(frozen=True)

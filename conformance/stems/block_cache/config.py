@@ -49,7 +49,9 @@ class HostConfig(TypedDict):
     often a block is offered before it is copied. ``prompt_only``: only blocks of prompts are copied. ``pool``: host
     memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks until it is done;
     blocks are copied once they are computed (``eager``), or before the device may hand them out again (``lazy``).
-    ``describes``: KV events say which blocks and tokens a slot has, and not its key alone.
+    ``describes``: KV events say which blocks and tokens a slot has, and not its key alone. ``within_step``: so many
+    tokens are loaded within each step, before it computes, so that their requests run in this step; without it a
+    request waits until a later step.
     """
 
     slots: Annotated[int, whole(1, 64)]
@@ -59,6 +61,7 @@ class HostConfig(TypedDict):
     prompt_only: bool
     pool: NotRequired[Literal["eager", "lazy"]]
     describes: NotRequired[bool]
+    within_step: NotRequired[Tokens]
 
 
 @exact

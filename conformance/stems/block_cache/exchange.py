@@ -5,6 +5,9 @@ nothing orders it behind what the workers compute. The scheduler is told with th
 of a request's blocks begins when the request has ended, and reads them at any moment until the scheduler is told that
 it is done.
 
+Some transfers are done before the step with which they begin is computed: the workers wait for them, and begin no
+later transfer before.
+
 A copy to host memory begins after the step with which it was launched is computed, and is done at any moment after
 that. The workers wait for some copies before they begin a step; only then they begin the transfers into blocks of that
 step. The scheduler is told with a later step.
@@ -117,10 +120,14 @@ class Exchange:
         return [one for one in self._incoming if any(self._may_load(one, each) for each in self._asked(worker))]
 
     def _may_load(self, request: int, worker: int) -> bool:
-        """A transfer begins behind the copies to host memory for which its worker waits before its step."""
-        step = self._incoming[request].step
+        """A transfer begins behind the copies to host memory for which its worker waits before its step, and behind the
+        transfers for which it waits in earlier steps.
+        """
+        step, ends = self._incoming[request].step, self._ends[worker]
+        before = [one for one, other in self._incoming.items() if other.load.within_step and other.step < step]
         waited = self._waited_for(step, worker)
-        return not self._ends[worker].has_loaded(request) and all(self._may_end(job, step) for job in waited)
+        is_next = all(map(ends.has_loaded, before)) and all(self._may_end(job, step) for job in waited)
+        return is_next and not ends.has_loaded(request)
 
     def _waited_for(self, step: int, worker: int) -> list[int]:
         """The copies that are not done and for which a worker waits before this step or an earlier one."""
@@ -189,13 +196,14 @@ class Exchange:
                 self._ends[each].loads[request] = end
 
     def begins(self) -> None:
-        """The workers begin the oldest step in flight: the copies that it waits for are done before."""
+        """The workers begin the oldest step in flight: the copies and transfers that it waits for are done before."""
         step = self._completed + 1
         waited = self._flushes[step]
         for worker in self.workers:
             self._flush(step, worker)
             for request in self.incoming(worker):
-                if self._incoming[request].load.copies and self._incoming[request].load.job in waited:
+                load = self._incoming[request].load
+                if load.within_step or (load.copies and load.job in waited):
                     self.arrives(request, 0, worker)
         for at in [at for at in self._flushes if at <= self._completed]:
             del self._flushes[at]

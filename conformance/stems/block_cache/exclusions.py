@@ -62,6 +62,7 @@ class BlockCacheExclusion(StrEnum):
     STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
     PADDED_DRAFTS = "block_cache.padded_drafts"  # drafts in a model with states, where hits or loads end inside a block
     STATES_WITH_TRANSFERS = "block_cache.states_with_transfers"  # transfers in a model with states
+    STATES_WITHIN_STEP = "block_cache.states_within_step"  # loads of states that end before their step computes
     STATES_IN_ONE_STEP = "block_cache.states_in_one_step"  # two requests in a step of a model whose states are cached
     EAGLE_OF_SIZES = "block_cache.eagle_of_sizes"  # an EAGLE head where a window's blocks are smaller than a hit's unit
     IDLE_STATES = "block_cache.idle_states"  # states that a request keeps and that no pass uses

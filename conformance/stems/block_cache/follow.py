@@ -16,7 +16,15 @@ from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import EMPTY, PrefixNumbers
 from conformance.stems.block_cache.economy import Economy
 from conformance.stems.block_cache.jobs import Jobs, first_read, first_state
-from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, RequestPass, sizes_of
+from conformance.stems.block_cache.protocol import (
+    MAMBA,
+    Known,
+    Launched,
+    Move,
+    RequestLoad,
+    RequestPass,
+    sizes_of,
+)
 from conformance.stems.block_pool.protocol import NULL
 from spec.block_cache import IDLE, KEPT, BlockCacheState, ahead, has_states
 from spec.finite import Seq, Set
@@ -228,13 +236,14 @@ class Follower:
         for request in gone:
             if request not in again:
                 self._leaves(request)
-        loads = [] if step is None else [request for request in step.loads if not self.must_know(request).rows]
-        self._moves(without_withdrawn([self._as_whole(move) for move in moves]), known, passes, loads)
+        loads: Mapping[int, RequestLoad] = {} if step is None else step.loads
+        into = {request: load for request, load in loads.items() if not self.must_know(request).rows}
+        self._moves(without_withdrawn([self._as_whole(move) for move in moves]), known, passes, into)
         for request, one in passes.items():
             self._launched(request, one, known)
         for request in gone:
             self._defers(request, known)
-        for request in () if step is None else step.loads:
+        for request in (request for request, load in loads.items() if not load.within_step):
             self.jobs.loads(request, self.must_know(request).rows)
         for request in () if step is None else step.twice:
             self.jobs.loads_again(self.must_know(request).rows)
@@ -263,9 +272,13 @@ class Follower:
             one.rows, one.computed = [], 0
 
     def _moves(
-        self, moves: Sequence[Move], known: Mapping[int, Known], passes: Mapping[int, RequestPass], loads: Sequence[int]
+        self,
+        moves: Sequence[Move],
+        known: Mapping[int, Known],
+        passes: Mapping[int, RequestPass],
+        loads: Mapping[int, RequestLoad],
     ) -> None:
-        """``loads``: the requests that have no row yet, and into whose blocks a transfer begins."""
+        """``loads``: the transfers into blocks of requests that have no row yet."""
         last = {move.request: at for at, move in enumerate(moves) if move.request in loads}
         of_loads: dict[int, list[Move]] = {request: [] for request in loads}
         for at, move in enumerate(moves):
@@ -275,8 +288,7 @@ class Follower:
             own = of_loads[move.request]
             own.append(move)
             if last[move.request] == at:
-                for group in range(len(self.kinds)):
-                    self._admit_into(move.request, group, own, known)
+                self._admit_with(loads[move.request], move.request, own, known)
                 for other in own:
                     if other.kind not in ("touch", "get"):
                         self._move(other, known, passes)
@@ -287,16 +299,33 @@ class Follower:
             move.kind in GIVES_BACK and move.request is not None and {*move.blocks} <= {*self.holds(move.request), NULL}
         )
 
-    def _admit_into(self, request: int, group: int, moves: Sequence[Move], known: Mapping[int, Known]) -> None:
-        """A request gets a row of this group for a transfer that begins at once, with what was found for it."""
+    def _admit_with(self, load: RequestLoad, request: int, moves: Sequence[Move], known: Mapping[int, Known]) -> None:
+        """A request gets its rows for a transfer that begins at once. Where the request runs in this step already, the
+        transfer counts as done, and the request has blocks for its pass, too.
+        """
+        left = [self._admit_into(load, request, group, moves, known) for group in range(len(self.kinds))]
+        if load.within_step:
+            self.loaded(request, load.end)
+        for group, blocks in enumerate(left):
+            self._taken(Move("get", blocks, request, group), known)
+
+    def _admit_into(
+        self, load: RequestLoad, request: int, group: int, moves: Sequence[Move], known: Mapping[int, Known]
+    ) -> tuple[int, ...]:
+        """A request gets a row of this group, with what was found for it and the blocks into which the transfer writes.
+        Returns the blocks that are for its pass.
+        """
         row, table = self._row(request, group), self._table(request, group, known)
         found, taken = (self._blocks_of(moves, kind, group) for kind in ("touch", "get"))
-        if not taken:
-            self._admit(request, row, first_place(table, found), found)
-            return
         skipped = first_place(table, found or taken)
-        end = Length(skipped + len(found) + len(taken), 0)
-        self.jobs.admits(request, row, self.story(request, group), skipped, Seq(found), end, Seq(taken))
+        places = -(-load.end // self._sizes[group]) if load.within_step else skipped + len(found) + len(taken)
+        into = taken[: max(0, places - skipped - len(found))]
+        if into:
+            end = Length(skipped + len(found) + len(into), 0)
+            self.jobs.admits(request, row, self.story(request, group), skipped, Seq(found), end, Seq(into))
+        else:
+            self._admit(request, row, first_place(table, found), found)
+        return tuple(taken[len(into) :])
 
     def _blocks_of(self, moves: Sequence[Move], kind: str, group: int) -> list[int]:
         """The blocks of this group that moves of one kind name."""

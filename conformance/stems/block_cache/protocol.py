@@ -93,7 +93,8 @@ class RequestLoad(NamedTuple):
     ``job``, ``copies``: of a transfer from host memory its number, and what it copies, each as a place in host memory
     and a block. ``has``: where the tables are those of several groups, so many tokens the other server has computed: of
     layers with states it has the state after them. Then a table has only the blocks that the transfer writes, each at
-    the place whose contents it gets.
+    the place whose contents it gets. ``within_step``: the workers wait for the transfer before they compute the step
+    with which it begins, and the request has a pass in this step; nobody is told that it is done.
     """
 
     first: int
@@ -102,6 +103,7 @@ class RequestLoad(NamedTuple):
     job: int = 0
     copies: Copies = ()
     has: int = 0
+    within_step: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,10 +233,10 @@ class BlockCacheEngine(Engine, Protocol):
     ``host`` (host memory to which computed blocks are copied and from which they are loaded, no such memory if left
     out; with ``transfers``, and then KV cache comes from other servers only with ``servers``: ``slots``,
     ``blocks_per_slot``, ``policy``, ``threshold``: how often a block is offered before it is copied, ``prompt_only``,
-    and ``pool``: host memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks
-    until it is done, see ``HostConfig``), ``servers`` (KV cache comes from other servers beside ``host``; ``False`` if
-    left out), ``workers`` (with ``transfers``: 1 or 2 divide each block among them, by attention heads or by layers,
-    and each ends a transfer at its own moment; 1 if left out), ``tuning`` (an engine may have none of these;
+    ``pool``: host memory is a pool of blocks with a prefix cache of its own, and a copy holds its device blocks
+    until it is done, and more, see ``HostConfig``), ``servers`` (KV cache comes from other servers beside ``host``;
+    ``False`` if left out), ``workers`` (with ``transfers``: 1 or 2 divide each block among them, by attention heads or
+    by layers, and each ends a transfer at its own moment; 1 if left out), ``tuning`` (an engine may have none of these;
     ``retention``: layers with a window or with states keep a prefix in the prefix cache at the end of a prompt and
     where texts part, and every ``retention`` tokens where it is not 0, at each block if left out; ``watermark``: a
     request is admitted beside others only where so many blocks stay free; ``interval``: of so many steps one computes

@@ -20,5 +20,6 @@ ROOM = Room(
     onward=OnwardRequests,
     protocol=BlockCacheEngine,
     never_lacking=frozenset({"add", "schedule", "complete", "abort"}),
+    loop=frozenset({"schedule", "complete"}),
     weight=6,
 )

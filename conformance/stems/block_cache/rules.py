@@ -59,6 +59,8 @@ HOSTS = tuple(
     )
 )
 DESCRIBED = tuple({**host, "describes": True} for host in (HOSTS[0], HOSTS[4]))  # with KV events that describe slots
+# With loads that end before their step computes: of so many tokens in a step, which not every load fits into.
+WITHIN_STEPS = tuple({**host, "within_step": tokens} for host, tokens in ((HOSTS[0], 64), (HOSTS[3], 16)))
 MOST_SLOTS = 64  # which runs do not fill
 HOST_POOLS = tuple(  # host memory as a pool of blocks
     {**HOSTS[0], "slots": slots, "pool": pool}
@@ -88,7 +90,7 @@ CONFIG = {
     "transfers": st.booleans(),
     "reoffers": st.booleans(),
     "failure": st.sampled_from(("recompute", "recompute", "fail")),
-    "host": st.sampled_from((*[None] * 9, *HOSTS, *DESCRIBED, *HOST_POOLS)),  # with ``transfers`` alone
+    "host": st.sampled_from((*[None] * 9, *HOSTS, *DESCRIBED, *HOST_POOLS, *WITHIN_STEPS)),  # with ``transfers`` alone
     "tuning": st.sampled_from(TUNINGS),
     "servers": st.booleans(),  # beside host memory
     "workers": st.sampled_from((1, 2)),  # with ``transfers`` alone
@@ -150,6 +152,8 @@ def _with_less(kind: Json) -> Iterator[Json]:
         yield {**plain, "steps_in_flight": 2}
     if kind.get("workers", 1) > 1:
         yield _without(plain, "workers")
+    if kind.get("host", {}).get("within_step"):
+        yield {**kind, "host": _without(kind["host"], "within_step")}
 
 
 def _without_checkpoints(layers: list[Json]) -> list[Json]:
@@ -312,6 +316,8 @@ class BlockCacheMachine(StemMachine):
             config["events"] = False
         if has_parts(config):
             config = self._avoiding_parts(config, states)
+        if self.excludes(Exclusion.STATES_WITHIN_STEP) and states and "host" in config:
+            config["host"] = _without(config["host"], "within_step")
         if self.excludes(Exclusion.HOST_ANSWERS) and "host" in config:
             config["host"] = {**config["host"], "prompt_only": True}
         if self.excludes(Exclusion.EVENTS_OF_FULL_HOSTS) and config.get("host", {}).get("describes"):

@@ -233,6 +233,8 @@ class BlockCacheRun:
         for request, tables in done.sends.items():
             self.exchange.ended(request, tables, self._read(request, done.reads.get(request)))
         for request, computed in transfers.received.items():
+            if request in step.loads and step.loads[request].within_step:
+                continue  # it counts as loaded since the step was launched
             if request in transfers.failed and not self._counts_tokens(request):
                 self.follower.lost(request)
             else:

@@ -151,6 +151,8 @@ def _to_host(host: Json) -> Json:
         more = {"eviction_policy": host["policy"], "blocks_per_chunk": host["blocks_per_slot"]}
         more |= {"store_threshold": host["threshold"], "offload_prompt_only": host["prompt_only"]}
         more |= {"self_describing_kv_events": True} if host.get("describes") else {}
+        if "within_step" in host:
+            more["sync_load_budget_bytes"] = f"the bytes of {host['within_step']} tokens"
     size = {"cpu_bytes_to_use": f"the bytes of {sized} block{'s' * (sized > 1)}"}
     return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": {**size, **more}}
 
