@@ -29,7 +29,7 @@ BUGS = {
         "update_state_after_alloc", "(sync_load or block.block_hash is None)", "block.block_hash is None"
     ),
     # The workers do not wait for the load before they compute the step.
-    "workers_do_not_wait": _connector("update_state_after_alloc", "            sync=sync_load,\n", ""),
+    "workers_do_not_wait": _connector("update_state_after_alloc", " sync=sync_load,\n", "\n"),
     # The whole prompt is loaded, so that the request has nothing to compute in its step.
     "no_token_is_left": _connector(
         "_reserve_sync_load", "num_computed_tokens + num_hit_tokens >= ", "num_computed_tokens + num_hit_tokens > "
