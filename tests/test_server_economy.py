@@ -249,7 +249,7 @@ WASTE: dict[str, tuple[str, Json, list[Json], str]] = {
 }
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.engine
 @pytest.mark.parametrize("name", WASTE)
 def test_waste_of_a_release_is_found_where_it_is_planted(name: str) -> None:

@@ -28,7 +28,7 @@ from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 from conformance.traces.shrink import Shrinker, any_run, shrink
 from spec import allocator
 
-DRAWN_SLOWLY = ("block_cache", "cache", "swa_mapping")
+DRAWN_SLOWLY = ("block_cache", "cache", "host_tier", "mamba_slots", "session_trim", "swa_mapping")
 TRIES = 40  # operations that are tried between those of a run
 
 
