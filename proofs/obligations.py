@@ -66,8 +66,9 @@ class SymbolicCall:
 
 @dataclass(frozen=True)
 class Formula:
-    """The ``goal`` must follow from ``given``; where the ``core_facts`` suffice, ``given`` is never built. ``few_given``
-    makes the core facts.
+    """The ``goal`` must follow from ``given``; where the ``core_facts`` suffice, ``given`` is never built.
+
+    ``all_given`` and ``few_given`` make these hypotheses.
     """
 
     invariant: str

@@ -167,7 +167,7 @@ ENDS = {
     "host_copies_count_as_busy": "release_memory_occupation should be called only when server is idle",
     "paused_request_asks_for_too_much": "request 0 waits: in 50 steps of its loop the server computed nothing",
     "prefill_turns_no_track": "request 1 computes token 256 of its text on a state after 512 tokens of another text",
-    "refused_load_forgets_state": "request 5 computes token 10 of its text on a state after 0 tokens of its own text",
+    "refused_load_forgets_state": "request 5 computes token 2 of its text on a state after 0 tokens of its own text",
     "dfs_order_meets_session": "'_VirtualNode' object cannot be interpreted as an integer",
     "rejected_turn_keeps_session": "session_id='1' already has a slot",
     "retracted_turn_is_saved": "request 1 goes on after 8 tokens of its text",

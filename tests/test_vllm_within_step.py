@@ -67,7 +67,8 @@ LOADED = """
     from conformance.stems.block_cache.run import BlockCacheRun
     host = {**rules.HOSTS[0], "within_step": tokens} if (tokens := int(sys.argv[2])) else rules.HOSTS[0]
     told = []
-    config = {**runs.config("full"), "transfers": True, "failure": "recompute", "host": host, "blocks": 20, "events": False}
+    of_host = {"transfers": True, "failure": "recompute", "host": host}
+    config = {**runs.config("full"), **of_host, "blocks": 20, "events": False}
     run = BlockCacheRun(makers["block_cache"](config), config)
     lock = LockStep(run, config)
     for request in (1, 2):
