@@ -164,6 +164,19 @@ def test_a_look_becomes_part_of_the_operation_that_follows() -> None:
     assert [t.steps for t in made._merged(trace)] == [[{"op": "add", "request": 0, "more": 4}]]
 
 
+def test_requests_that_do_not_matter_are_left_out_many_at_a_time() -> None:
+    steps = [{"op": "look", "request": n, "more": 1} for n in range(1, 65)] + [{"op": "add", "request": 0, "more": 4}]
+    trace, tries = Trace("allocator", {"page_size": 1, "size": 3}, steps), list[int]()
+
+    def start(config: Json) -> LockStep:
+        return LockStep(Counting(config, {"law": 4}), config)
+
+    found = Finding("law", "It holds.", "4 tokens")
+    made = Shrinker(found, start, trace, any_run, before=lambda: tries.append(1))
+    assert made._fewer_owners((found, trace))[1].steps == steps[-1:]
+    assert len(tries) <= 10
+
+
 def test_keys_get_shorter_and_keep_their_tokens() -> None:
     _, trace = shrunk([{"op": "name", "tokens": [7, 8, 9, 10]}], law=2)
     assert trace.steps == [{"op": "name", "tokens": [7, 8]}]

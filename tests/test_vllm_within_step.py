@@ -53,6 +53,15 @@ def test_it_may_be_done_before_earlier_steps_are_computed() -> None:
     assert made.incoming() == []
 
 
+def test_a_step_does_not_wait_for_the_loads_of_the_next_one() -> None:
+    made, _ = exchange(Launched({}), STEP)
+    made.begins()
+    assert made.incoming() == [1]
+    made.completed()
+    made.begins()
+    assert made.incoming() == []
+
+
 def test_no_transfer_of_a_later_step_begins_before() -> None:
     later = Launched({}, loads={2: RequestLoad(0, 4, ((3,),), 2, ((1, 3),))})
     made, _ = exchange(STEP, later)

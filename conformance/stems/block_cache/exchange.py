@@ -202,8 +202,8 @@ class Exchange:
         for worker in self.workers:
             self._flush(step, worker)
             for request in self.incoming(worker):
-                load = self._incoming[request].load
-                if load.within_step or (load.copies and load.job in waited):
+                load, begun, _ = self._incoming[request]
+                if (load.within_step and begun == step) or (load.copies and load.job in waited):
                     self.arrives(request, 0, worker)
         for at in [at for at in self._flushes if at <= self._completed]:
             del self._flushes[at]

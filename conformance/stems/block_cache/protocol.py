@@ -94,7 +94,7 @@ class RequestLoad(NamedTuple):
     and a block. ``has``: where the tables are those of several groups, so many tokens the other server has computed: of
     layers with states it has the state after them. Then a table has only the blocks that the transfer writes, each at
     the place whose contents it gets. ``within_step``: the workers wait for the transfer before they compute the step
-    with which it begins, and the request has a pass in this step; nobody is told that it is done.
+    with which it begins, and the request has a pass in this step: the scheduler does not wait for it.
     """
 
     first: int
