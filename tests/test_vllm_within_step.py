@@ -23,7 +23,7 @@ def exchange(*steps: Launched) -> tuple[Exchange, Workers]:
     for request in (0, 1, 2):
         workers.comes(request, 0)
     workers.received(0, RequestLoad(0, 4, ((9,),)), TEXT, 4)
-    workers.copied_to_host([(9, 1)])
+    workers.copied_to_host(((9, 1),))
     made = Exchange(workers, 4)
     for step in steps:
         workers.launched(step)

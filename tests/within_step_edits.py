@@ -11,7 +11,7 @@ runs.
 from __future__ import annotations
 
 import sys
-from types import MappingProxyType
+from collections.abc import Mapping
 
 from host_memory_edits import CONNECTOR, KNOWN, Edit, main, with_host
 
@@ -23,7 +23,7 @@ def _connector(method: str, old: str, new: str) -> Edit:
     return Edit(CONNECTOR, f"OffloadingConnectorScheduler.{method}", old, new)
 
 
-BUGS = {
+BUGS: Mapping[str, Edit | tuple[Edit, ...]] = {
     # The blocks of such a load have their hash from the beginning, and are taken for computed: nothing is loaded.
     "hashed_blocks_are_not_loaded": _connector(
         "update_state_after_alloc", "(sync_load or block.block_hash is None)", "block.block_hash is None"
@@ -56,7 +56,7 @@ HARMLESS = {
     # The bytes of earlier steps count, so that soon nothing is loaded within a step.
     "bytes_add_up": _connector("_build_connector_meta", "self._current_batch_sync_load_bytes = 0", "pass"),
 }
-EDITS = MappingProxyType({**BUGS, **HARMLESS})
+EDITS: Mapping[str, Edit | tuple[Edit, ...]] = {**BUGS, **HARMLESS}
 OF_THIS = (*KNOWN, BlockCacheExclusion.STATES_WITHIN_STEP)
 
 if __name__ == "__main__":
