@@ -141,7 +141,7 @@ def test_lines_are_measured_in_the_operations_and_not_at_the_import(
     monkeypatch.syspath_prepend(tmp_path)
     found = registry.load("driven_toy:allocator")
     loaded = registry.Loaded(found.name, None, found.makers, roots=(tmp_path,))
-    (lines,) = driven.executed(loaded, 3).values()
+    (lines,) = driven.executed(loaded, 3, "allocator").values()
     reached = edits.driven_lines(TOY, lines)
     assert lines_with(TOY, "pages = list(dict.fromkeys(", "slots.append(slot)") <= reached
     assert not lines_with(TOY, "fragile = False", "def free(", "self.leaks = leaks and") & reached
