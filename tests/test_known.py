@@ -258,6 +258,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
         {"layers": [ATTENTION, {**STATES, "block_size": 8}]},
         {"layers": [ATTENTION, STATES]},
     ),
+    BlockCacheExclusion.STATES_WITHIN_STEP: (
+        {"layers": [ATTENTION, STATES], "transfers": True, "host": {"slots": 2, "within_step": 8}},
+        {"layers": [ATTENTION, STATES], "transfers": True, "host": {"slots": 2}},
+    ),
     BlockCacheExclusion.EAGLE_OF_SIZES: (
         {"layers": [{**ATTENTION, "block_size": 8}, WINDOWED], "drafts": 1, "eagle": True},
         {"layers": [{**ATTENTION, "block_size": 8}, WINDOWED], "drafts": 1, "eagle": False},
@@ -363,6 +367,10 @@ def test_servers_that_a_known_difference_of_parts_leaves_alone_are_drawn(
         (BlockCacheExclusion.TABLES_AHEAD, {**READ_BACK, "layers": [ATTENTION, WINDOWED], "steps_in_flight": 2}),
         (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [ATTENTION, {**WINDOWED, "block_size": 8}], "eagle": True}),
         (BlockCacheExclusion.EAGLE_OF_SIZES, {"layers": [{**ATTENTION, "block_size": 8}, STATES], "eagle": True}),
+        (
+            BlockCacheExclusion.STATES_WITHIN_STEP,
+            {"layers": [ATTENTION, WINDOWED], "transfers": True, "host": {"slots": 2, "within_step": 8}},
+        ),
         (BlockCacheExclusion.LARGE_STATES, {"layers": [{**ATTENTION, "block_size": 8}, STATES]}),
         (BlockCacheExclusion.LARGE_STATES, {"layers": [ATTENTION, {**STATES, "block_size": 8}], "caching": False}),
     ],
