@@ -46,8 +46,14 @@ def test_an_option_of_a_new_release_is_seen(tmp_path: Path) -> None:
     for name, text in (
         ("config/cache.py", "class CacheConfig:\n    block_size: int = 16\n    fresh_option: bool = False\n"),
         ("v1/core/new.py", "def made(config, envs):\n    return config.fresh_option and envs.VLLM_FRESH_SWITCH\n"),
+        (
+            "v1/kv_offload/spec.py",
+            "def made(it):\n    return it.extra_config.get('fresh_key', 1), it.names['no key']\n",
+        ),
+        ("v1/kv_offload/asked.py", "def made(params):\n    return params['fresh_wish']\n"),
         ("v1/kv_offload/tiering/disk.py", "def made(config):\n    return config.block_size\n"),
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert [*options.read_by(tmp_path)] == ["fresh_option", "VLLM_FRESH_SWITCH"]
+    found = ["fresh_option", "VLLM_FRESH_SWITCH", "fresh_key", "fresh_wish"]
+    assert [*options.read_by(tmp_path)] == found

@@ -61,6 +61,13 @@ def options_read(root: Path, files: Iterable[Path], names: frozenset[str]) -> Re
     return _reads(root, files, lambda node: [name for name in _attributes(node) if name in names])
 
 
+def keys_read(root: Path, files: Iterable[Path], holders: re.Pattern[str]) -> Reads:
+    """The texts by which something is looked up in a dict, by ``get`` or in brackets, whose own last name is one of the
+    ``holders``: options that no class declares.
+    """
+    return _reads(root, files, lambda node: [*_keys(node, holders)])
+
+
 def variables_read(root: Path, files: Iterable[Path], prefix: str, imported: bool = False) -> Reads:
     """The environment variables that are named: with this prefix as an attribute or as a text, and with any name as the
     first argument of a call whose own name has ``env`` in it. ``imported``: only those that are named outside of every
@@ -106,6 +113,18 @@ def _names(node: ast.AST) -> Iterator[str]:
     yield from _attributes(node)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
+
+
+def _keys(node: ast.AST, holders: re.Pattern[str]) -> Iterator[str]:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        held, key = node.func.value, node.args[0]
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        held, key = node.value, node.slice
+    else:
+        return
+    name = held.attr if isinstance(held, ast.Attribute) else held.id if isinstance(held, ast.Name) else ""
+    if holders.fullmatch(name) and isinstance(key, ast.Constant) and isinstance(key.value, str):
+        yield key.value
 
 
 def _attributes(node: ast.AST) -> Iterator[str]:

@@ -21,8 +21,10 @@ MODULES = (
     *("v1/core/**/*.py", "v1/request.py", "v1/kv_cache_interface.py", "v1/kv_cache_spec_registry.py"),
     *("v1/simple_kv_offload/**/*.py", "v1/kv_offload/**/*.py", "distributed/kv_events.py"),
     *("distributed/kv_transfer/kv_connector/v1/offloading/**/*.py",),
-    "distributed/kv_transfer/kv_connector/v1/offloading_connector.py",
+    *(f"distributed/kv_transfer/kv_connector/v1/{name}_connector.py" for name in ("offloading", "simple_cpu_offload")),
 )
+# Dicts whose keys are options: what is configured of a connector, and what a request says to it.
+DICTS = re.compile(r"(kv_connector_)?extra_config|(kv_transfer_)?params")
 # Storages behind host memory, another cache, and what copies blocks.
 ELSEWHERE = re.compile(r"kv_offload/tiering/(?!manager|spec)|hisparse|/worker\.py|gpu_worker|cuda_mem_ops")
 # By option, what of a run's configuration says it (``conformance.stems.block_cache.config``).
@@ -38,7 +40,10 @@ DRAWN: Mapping[str, str] = {
     **{"async_scheduling": "steps_in_flight", "pipeline_parallel_size": "steps_in_flight"},
     **{"mamba_cache_mode": "layers", "sliding_window": "layers", "num_speculative_tokens": "drafts"},
     **{"method": "eagle", "enable_kv_cache_events": "events", "kv_load_failure_policy": "failure"},
-    **{"kv_connector_extra_config": "host", "num_cpu_blocks": "host"},
+    **{"kv_connector_extra_config": "host", "num_cpu_blocks": "host", "cpu_bytes_to_use": "host"},
+    **{"eviction_policy": "host", "store_threshold": "host", "offload_prompt_only": "host", "blocks_per_chunk": "host"},
+    **{"self_describing_kv_events": "host", "sync_load_budget_bytes": "host", "lazy_offload": "host"},
+    **{"do_remote_prefill": "transfers"},
     **{"tensor_parallel_size": "workers", "world_size": "workers"},
 }
 UNDRAWN: Mapping[str, str] = {
@@ -55,17 +60,28 @@ UNDRAWN: Mapping[str, str] = {
         disable_chunked_mm_input ec_connector encoder_cache_size is_encoder_decoder max_loras
         max_num_encoder_input_tokens return_sampling_mask runner_type
     """,
+    "It is of a tier behind host memory, which no run has.": """
+        backpressure disk_buffer_slots disk_capacity_bytes disk_path kv_offload_backend secondary_tiers
+        tier_poll_interval_s use_page_cache
+    """,
+    "It names a class in the place of the release's own.": "cache_policy_module_path spec_module_path spec_name",
     "It decides what tensors hold and how they lie in memory, and the bookkeeping does not ask.": """
+        canonical_layout
         architectures cache_dtype device_type dtype head_size kv_cache_layout model disable_hybrid_kv_cache_manager
     """,
     "It is of figures, logs, or the way in which events leave the process.": """
         enable_logging_iteration_details enable_mfu_metrics engine_id kv_cache_metrics kv_cache_metrics_sample
         per_request_spec_decode_metrics publisher sample_rate VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES
     """,
-    "A limit that is drawn has the same effect.": "max_num_active_seqs max_num_scheduled_tokens",
+    "A limit that is drawn has the same effect.": """
+        cpu_bytes_to_use_per_rank max_num_active_seqs max_num_scheduled_tokens simple_cpu_offload_num_blocks
+    """,
     "It is of one kind of layers or of machines.": "rswa_window VLLM_XPU_PP_MICROBATCH",
     "It is not read: another thing has its name there.": "count device length name start",
-    "It is not drawn yet.": "enable_chunked_prefill num_speculative_tokens_per_batch_size",
+    "It is not drawn yet.": """
+        enable_chunked_prefill max_load_tokens max_offload_tokens max_tracker_size
+        num_speculative_tokens_per_batch_size
+    """,
 }
 
 
@@ -75,8 +91,11 @@ def modules(root: Path) -> list[Path]:
 
 
 def read_by(root: Path) -> Reads:
-    """What the modules of a release read: options by their fields, and variables, each with the files that read it."""
-    return option_reads.read_by(root, modules(root), SETTINGS, PREFIX)
+    """What the modules of a release read: options by their fields or keys, and variables, each with the files that read
+    it.
+    """
+    files = modules(root)
+    return {**option_reads.read_by(root, files, SETTINGS, PREFIX), **option_reads.keys_read(root, files, DICTS)}
 
 
 def undrawn() -> frozenset[str]:
