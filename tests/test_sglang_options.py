@@ -10,8 +10,8 @@ from conformance.engines.option_reads import declared, options_read, variables_r
 from conformance.engines.sglang import RELEASES, options
 from conformance.engines.sglang.releases import download
 
-# Read where a model's settings are made, and by the code that computes.
-READ_ELSEWHERE = ("mamba_radix_cache_strategy", "mamba_track_interval")
+# Read where a model's settings are made, by the code that computes, and by the storage of a run.
+READ_ELSEWHERE = ("mamba_radix_cache_strategy", "mamba_track_interval", "sim_op_latency_us", "sim_write_gbps")
 MODULE = """
 EAGER = get_int_env_var("TOY_EAGER", 3)
 LATE = lambda: os.environ.get("OTHER_NAME")

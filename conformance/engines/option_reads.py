@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
+GETS = ("get", "pop")  # methods of a dict that look up a key
 Reads = Mapping[str, Sequence[str]]  # of each name the files that read it, relative to the engine's folder
 
 
@@ -62,8 +63,8 @@ def options_read(root: Path, files: Iterable[Path], names: frozenset[str]) -> Re
 
 
 def keys_read(root: Path, files: Iterable[Path], holders: re.Pattern[str]) -> Reads:
-    """The texts by which something is looked up in a dict, by ``get`` or in brackets, whose own last name is one of the
-    ``holders``: options that no class declares.
+    """The texts by which something is looked up in a dict, by ``get``, ``pop`` or in brackets, whose own last name is
+    one of the ``holders``: options that no class declares.
     """
     return _reads(root, files, lambda node: [*_keys(node, holders)])
 
@@ -116,7 +117,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _keys(node: ast.AST, holders: re.Pattern[str]) -> Iterator[str]:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GETS and node.args:
         held, key = node.func.value, node.args[0]
     elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
         held, key = node.value, node.slice

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from conformance.engines import option_reads
 from conformance.engines.option_reads import Reads
-from conformance.engines.sglang.launches import HOSTING, LAUNCHES
+from conformance.engines.sglang.launches import HOSTING, LAUNCHES, STORAGE
 from conformance.engines.sglang.server.launching import ALWAYS
 from conformance.stems.launches import LaunchChoice
 
@@ -26,15 +26,16 @@ MODULES = (
     *("srt/disaggregation/decode*.py", "srt/disaggregation/prefill.py", "srt/disaggregation/common/conn.py"),
 )
 # Pools of single models, and caches and storages of others, none of which a drawn server has.
+DICTS = re.compile(r"(storage_backend_)?extra_config")  # their keys are options of a storage behind host memory
 ELSEWHERE = re.compile(
-    r"mem_cache/storage/(?!sim)|(?<![a-z])(deepseek|dsv41|npu|hisparse|mooncake|nixl|dsa|nsa|minimax|flexkv|lmcache|mla)(?![a-z])"
-    r"|linker|embedding_cache|multimodal|fp8|(?<![a-z])hip_"
+    r"mem_cache/storage/(?!sim_)|(?<![a-z])(deepseek|dsv41|npu|hisparse|mooncake|nixl|dsa|nsa|minimax|flexkv|lmcache|mla)(?![a-z])"
+    r"|sparsity|linker|embedding_cache|multimodal|fp8|(?<![a-z])hip_"
 )
 # Variables stand here without SGLANG_, and with $ in front where they have no SGLANG_. An option stands under its field
 # of ``ServerArgs``: --page-size is page_size.
 UNDRAWN: Mapping[str, str] = {
     "It is of more than one process: ranks, and other servers, to which prompts or answers go.": """
-        attn_cp_size attn_dp_size base_gpu_id dcp_size disaggregation_bootstrap_port
+        tp_lcm_size attn_cp_size attn_dp_size base_gpu_id dcp_size disaggregation_bootstrap_port
         disaggregation_decode_enable_offload_kvcache
         disaggregation_decode_extra_slots disaggregation_decode_host_receive_threshold
         disaggregation_enable_kv_checksum
@@ -61,10 +62,11 @@ UNDRAWN: Mapping[str, str] = {
     "It chooses or configures a cache or a storage that is not of SGLang, or is of one model.": """
         dsv4_attn_backend enable_deepseek_v4_fp4_indexer $FLEXKV_CONFIG_PATH EXPERIMENTAL_ONLINE_C128_MTP
         OPT_USE_ONLINE_COMPRESS dsa_decode_backend dsa_prefill_backend enable_flexkv enable_hisparse
-        enable_lmcache enable_unified_cache_external_linker flexkv_config_file hisparse_config
+        enable_lmcache enable_unified_cache_external_linker flexkv_config_file
         lmcache_config_file qsa_indexer_dtype radix_cache_backend unified_cache_external_linker_backend
-        file_storage_path DSV4_COMPRESS_STATE_DTYPE HICACHE_FILE_BACKEND_ENABLE_METADATA_CACHE
-        HICACHE_FILE_BACKEND_METADATA_TTL HICACHE_FILE_BACKEND_STORAGE_DIR HICACHE_SIMM_CONFIG_PATH
+        enable_metadata_cache file_storage_path interface_v1 metadata_ttl DSV4_COMPRESS_STATE_DTYPE
+        HICACHE_FILE_BACKEND_ENABLE_METADATA_CACHE
+        HICACHE_FILE_BACKEND_METADATA_TTL HICACHE_FILE_BACKEND_STORAGE_DIR
         MOONCAKE_CUSTOM_MEM_POOL OPT_MINIMAX_M3_FP8_INDEX_CACHE OPT_USE_MINIMAX_FUSED_KV_INDEX_STORE
         enable_encoder_swa_bounded_replay enable_decoder_swa_bounded_replay
     """,
@@ -156,6 +158,9 @@ UNDRAWN: Mapping[str, str] = {
         enable_page_major_kv_layout enable_unified_memory COMPACTION_MAX_PAGES_PER_MOVE DEBUG_POISON_POOL
         DISABLE_LAZY_COMPACTION LAZY_COMPACTION_MAX_MOVES_PER_CALL
     """,
+    "Not drawn yet: how long a request waits for a storage, and what the storage is told of its prefix.": """
+        hicache_storage_pass_prefix_keys prefetch_timeout_base prefetch_timeout_per_ki_token
+    """,
     "Not drawn yet: host memory that is a buffer alone.": """
         ENABLE_HICACHE_SWA_TAIL_ONLY_BACKUP hicache_host_memory_mode HICACHE_BUFFER_ANCHOR_LOCK_CAP
     """,
@@ -166,7 +171,8 @@ def read_by(root: Path) -> Reads:
     """The options and variables that the cache and the scheduler of a release read, each with its files. ``root``: the
     folder of the package ``sglang``.
     """
-    return option_reads.read_by(root, modules(root), SETTINGS, PREFIX)
+    files = modules(root)
+    return {**option_reads.read_by(root, files, SETTINGS, PREFIX), **option_reads.keys_read(root, files, DICTS)}
 
 
 def modules(root: Path) -> list[Path]:
@@ -177,7 +183,7 @@ def modules(root: Path) -> list[Path]:
 def drawn() -> frozenset[str]:
     """The options and variables that some drawn server has."""
     flags = [*ALWAYS, *(word for choice in _choices() for word in choice.flags)]
-    return drawn_variables().union(_option(word) for word in flags if word.startswith("--"))
+    return drawn_variables().union(STORAGE, (_option(word) for word in flags if word.startswith("--")))
 
 
 def drawn_variables() -> frozenset[str]:
