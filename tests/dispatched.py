@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A subclass has the handler, ``__torch_dispatch__``."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls) -> None:  # torch's has no types, so that each subclass would be an error
         super().__init_subclass__()  # type: ignore[no-untyped-call]
 
     @classmethod

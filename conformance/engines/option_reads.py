@@ -49,12 +49,16 @@ def files_of(root: Path, patterns: Iterable[str], elsewhere: re.Pattern[str] | N
     return [file for file in files if elsewhere is None or not elsewhere.search(file.relative_to(root).as_posix())]
 
 
-def read_by(root: Path, files: Sequence[Path], settings: Iterable[str], prefix: str) -> Reads:
+def read_by(root: Path, files: Sequence[Path], settings: Iterable[str], prefix: str, holders: re.Pattern[str]) -> Reads:
     """The options and variables that these files read, each with the files that read it. ``settings``: patterns of the
-    files that declare the options. ``prefix``: see ``variables_read``.
+    files that declare the options. ``prefix``: see ``variables_read``. ``holders``: see ``keys_read``.
     """
     names = declared(files_of(root, settings))
-    return {**options_read(root, files, names), **variables_read(root, files, prefix)}
+    return {
+        **options_read(root, files, names),
+        **variables_read(root, files, prefix),
+        **keys_read(root, files, holders),
+    }
 
 
 def options_read(root: Path, files: Iterable[Path], names: frozenset[str]) -> Reads:

@@ -134,9 +134,10 @@ class Shrinker:
             while first < len(left):
                 out = left[first : first + length]
                 shown = self._shown(_with_steps(best[1], [s for s in best[1].steps if not _is_of(s, out)]))
-                best = shown or best
-                left = [one for one in _owners(best[1]) if one not in out] if shown else left
-                first += 0 if shown else length
+                if shown is None:
+                    first += length
+                else:
+                    best, left = shown, [one for one in _owners(shown[1]) if one not in out]
             length //= 2
         return best
 

@@ -25,8 +25,8 @@ MODULES = (
     *("srt/managers/*delayer*.py", "srt/managers/cache_controller.py", "srt/model_executor/pool_configurator.py"),
     *("srt/disaggregation/decode*.py", "srt/disaggregation/prefill.py", "srt/disaggregation/common/conn.py"),
 )
-# Pools of single models, and caches and storages of others, none of which a drawn server has.
 DICTS = re.compile(r"(storage_backend_)?extra_config")  # their keys are options of a storage behind host memory
+# Pools of single models, and caches and storages of others, none of which a drawn server has.
 ELSEWHERE = re.compile(
     r"mem_cache/storage/(?!sim_)|(?<![a-z])(deepseek|dsv41|npu|hisparse|mooncake|nixl|dsa|nsa|minimax|flexkv|lmcache|mla)(?![a-z])"
     r"|sparsity|linker|embedding_cache|multimodal|fp8|(?<![a-z])hip_"
@@ -171,8 +171,7 @@ def read_by(root: Path) -> Reads:
     """The options and variables that the cache and the scheduler of a release read, each with its files. ``root``: the
     folder of the package ``sglang``.
     """
-    files = modules(root)
-    return {**option_reads.read_by(root, files, SETTINGS, PREFIX), **option_reads.keys_read(root, files, DICTS)}
+    return option_reads.read_by(root, modules(root), SETTINGS, PREFIX, DICTS)
 
 
 def modules(root: Path) -> list[Path]:

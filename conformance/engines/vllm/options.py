@@ -94,8 +94,7 @@ def read_by(root: Path) -> Reads:
     """What the modules of a release read: options by their fields or keys, and variables, each with the files that read
     it.
     """
-    files = modules(root)
-    return {**option_reads.read_by(root, files, SETTINGS, PREFIX), **option_reads.keys_read(root, files, DICTS)}
+    return option_reads.read_by(root, modules(root), SETTINGS, PREFIX, DICTS)
 
 
 def undrawn() -> frozenset[str]:

@@ -97,7 +97,7 @@ def main() -> None:
 
 def executed(loaded: registry.Loaded, runs: int, stem: str) -> dict[str, list[int]]:
     """The lines below the first of ``Loaded.roots`` that kept traces and drawn runs of a stem execute in this process.
-    None where the release has nothing for the stem.
+    Empty where the release has nothing for the stem.
 
     A run goes on past what breaks a law, as it does in ``slotproof check --base``. Of a kept trace for which the
     release can have no verdict, the part before is counted.

@@ -16,15 +16,7 @@ from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import EMPTY, PrefixNumbers
 from conformance.stems.block_cache.economy import Economy
 from conformance.stems.block_cache.jobs import Jobs, first_read, first_state
-from conformance.stems.block_cache.protocol import (
-    MAMBA,
-    Known,
-    Launched,
-    Move,
-    RequestLoad,
-    RequestPass,
-    sizes_of,
-)
+from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, RequestLoad, RequestPass, sizes_of
 from conformance.stems.block_pool.protocol import NULL
 from spec.block_cache import IDLE, KEPT, BlockCacheState, ahead, has_states
 from spec.finite import Seq, Set
