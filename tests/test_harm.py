@@ -12,7 +12,7 @@ import pytest
 from driven import RIGHT
 
 from conformance.driver.clock import Clock
-from conformance.driver.lockstep import UNSUPPORTED
+from conformance.driver.lockstep import ANSWERED, UNSUPPORTED
 from conformance.driver.protocol import Json
 from conformance.driver.shadow import FULL, Shadow
 from conformance.driver.trace import Trace
@@ -22,7 +22,7 @@ from conformance.engines.toy import ToyAllocator
 from conformance.planted.faults.kept import kept_run
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search import harm as search
-from conformance.search.harm import harm, with_another
+from conformance.search.harm import ends_engine, harm, with_another
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.stem_registry import STEMS, start
 from conformance.traces import trace_files
@@ -233,3 +233,11 @@ def test_one_reader_or_one_page_is_a_small_world() -> None:
     assert not is_small(lent(2, 0, 1))
     swa = Trace("swa_mapping", {"size": 4, "size_swa": 1}, lent(4, 0, 1).steps)
     assert is_small(swa)
+
+
+@pytest.mark.parametrize(
+    ("op", "law", "ends"),
+    [("schedule", ANSWERED, True), ("complete", ANSWERED, True), ("reset", ANSWERED, False), ("schedule", "x", False)],
+)
+def test_an_exception_in_the_loop_of_an_engine_is_its_end(op: str, law: str, ends: bool) -> None:
+    assert ends_engine(Trace("block_cache", {}, [{"op": op}]), law) is ends
