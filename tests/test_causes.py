@@ -262,3 +262,83 @@ def test_a_drawn_server_looks_past_what_is_avoided(monkeypatch: pytest.MonkeyPat
         trials.ServerTrial("host_server", loaded, random.Random(1), {}, avoid)
     said_again = Finding(AGREE, "", "")
     assert [ignores(said_again) for ignores in asked] == [False, True]
+
+
+EVERY_REPAIR = """
+import json, sys
+from conformance.driver.lockstep import Finding
+from conformance.driver.trace import Trace
+from conformance.engines import registry
+from conformance.stems.stem_registry import start
+from conformance.traces import cause_files
+engine, release, more = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+makers = registry.load(engine, release).makers
+causes = [cause for cause in cause_files.every() if cause.engine == engine]
+for cause in causes:
+    cause.module.repair()
+left, traces = {}, {cause.name: cause.shown.trace for cause in causes}
+for name, trace in (traces | {name: Trace(**one) for name, one in more.items()}).items():
+    lock = start(trace.stem, makers[trace.stem], trace.config, strict=False)
+    try:
+        for step in trace.steps:
+            lock.does(step)
+    except Finding as found:
+        left[name] = str(found)
+print(json.dumps([len(causes), left]))
+"""
+HOST = {"policy": "lru", "threshold": 0, "prompt_only": False}
+ONE_REQUEST = {
+    "block_size": 4, "blocks": 9, "caching": True, "batch": 8, "requests": 1, "max_length": 40, "policy": "fcfs",
+    "threshold": 0, "eagle": False, "transfers": True, "workers": 2, "layers": [{"kind": "full"}, {"kind": "mamba"}],
+}  # fmt: skip
+# Where the repairs of several causes meet: each was told as a finding, and a repair was wrong.
+MEET = {
+    "vllm": {
+        "a reset refused for a step in flight leaves host memory, too": {
+            "stem": "block_cache",
+            "config": ONE_REQUEST | {
+                "steps_in_flight": 2, "drafts": 2, "events": True, "tuning": {"match": 1},
+                "host": HOST | {"slots": 4, "blocks_per_slot": 2},
+            },
+            "steps": [
+                {"op": "add", "request": 0, "tokens": [*range(1, 11)], "outputs": 3},
+                *({"op": op} for op in ("schedule", "schedule", "complete", "schedule", "complete", "schedule")),
+                *({"op": op} for op in ("complete", "complete", "schedule")),
+                {"op": "reset", "preempt": True, "host": True},
+                {"op": "complete"},
+            ],
+        },
+        "a block that is copied to host memory keeps its hash": {
+            "stem": "block_cache",
+            "config": ONE_REQUEST | {
+                "blocks": 2, "steps_in_flight": 3, "drafts": 0, "events": False,
+                "host": HOST | {"slots": 24, "blocks_per_slot": 1, "pool": "eager"},
+            },
+            "steps": [
+                {"op": "add", "request": 0, "tokens": [1, 2, 3, 4], "outputs": 1},
+                {"op": "schedule"},
+                {"op": "schedule"},
+                {"op": "reset", "preempt": True, "host": True},
+                {"op": "complete"},
+                {"op": "stored", "job": 0},
+                {"op": "complete"},
+            ],
+        },
+    },
+    "sglang": {},
+}  # fmt: skip
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("engine", [*MEET])
+def test_all_repairs_together_leave_nothing_of_any_cause(engine: str) -> None:
+    """``--repaired`` makes all of them at once."""
+    release = registry.plugin(engine).releases[-1]
+    try:
+        registry.fetch(engine, release)
+    except EngineError as error:
+        pytest.skip(str(error))
+    ran = forked.run(release, EVERY_REPAIR, [engine, release, json.dumps(MEET[engine])], engine)
+    repaired, left = ran.answer()
+    assert repaired > 20
+    assert left == {}

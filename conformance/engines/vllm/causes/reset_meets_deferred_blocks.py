@@ -16,12 +16,10 @@ def repair() -> None:
             return bool(real(self, reset_running_requests, reset_connector))
         except RuntimeError:
             pool = self.kv_cache_manager.block_pool
-            kept = {block.block_id for _, blocks in self.deferred_frees for block in blocks if not block.is_null}
-            if len(kept) != pool.num_gpu_blocks - 1 - pool.get_num_free_blocks():
-                raise  # a transfer has blocks, too
+            kept = sum(not block.is_null for _, blocks in self.deferred_frees for block in blocks)
+            if kept != sum(block.ref_cnt for block in pool.blocks if not block.is_null):
+                raise  # a transfer or a copy has blocks, too
             pool.evict_blocks({block.block_id for block in pool.blocks if block.block_hash is not None})
-            if reset_connector:
-                self.reset_connector_cache()
             return False
 
     Scheduler.reset_prefix_cache = reset_prefix_cache

@@ -17,8 +17,6 @@ def repair() -> None:
         except RuntimeError:
             if self.connector is None or not self.connector.has_pending_push_work():
                 raise  # no copy to host memory is in flight
-            if reset_connector:
-                self.reset_connector_cache()
-            return False
+            return bool(real(self, False, reset_connector))  # every request is preempted by now
 
     Scheduler.reset_prefix_cache = reset_prefix_cache
