@@ -74,6 +74,16 @@ def flying(st: InFlightState) -> Set:
     return st.jobs.such(lambda j: st.kind(j) != NO_JOB, lambda: [job for job, _ in st.kind.items()])
 
 
+def writers(st: InFlightState) -> Set:
+    """The transfers in flight that write."""
+    return st.jobs.such(lambda j: st.kind(j) == WRITES, lambda: [job for job, _ in st.kind.items()])
+
+
+def blocks_of(st: InFlightState, job: Number) -> Set:
+    """The blocks that the job reads or writes."""
+    return st.blocks.such(lambda b: uses(st, job, b), lambda: [block for (_, block), _ in st.uses.items()])
+
+
 def nothing_flies(st: InFlightState) -> Truth:
     """No job is in flight."""
     return st.jobs.all(lambda j: st.kind(j) == NO_JOB)
@@ -117,7 +127,7 @@ def ended(st: InFlightState, job: Number) -> InFlightState:
     return but(
         st,
         kind=st.kind.put(job, NO_JOB),
-        uses=st.uses.where(lambda j, _: j == job, 0, lambda: [(job, b) for b in st.blocks.items()]),
+        uses=st.uses.where(lambda j, _: j == job, 0, lambda: [(job, b) for b in blocks_of(st, job).items()]),
     )
 
 
@@ -138,12 +148,10 @@ def only_jobs_in_flight_use_blocks(st: InFlightState) -> Truth:
 def what_a_transfer_writes_is_its_own(st: InFlightState) -> Truth:
     """A block that a transfer in flight writes is read and written by no other transfer and by no pass in flight."""
 
-    def alone(j: Number, k: Number, b: Number) -> Truth:
-        both = uses(st, j, b) & uses(st, k, b)
-        return no((j != k) & (st.kind(j) == WRITES) & both)
+    def alone(j: Number, b: Number) -> Truth:
+        return flying(st).all(lambda k: (k == j) | no(uses(st, k, b)))
 
-    jobs = flying(st)
-    return jobs.all(lambda j: jobs.all(lambda k: st.blocks.all(lambda b: alone(j, k, b))))
+    return writers(st).all(lambda j: blocks_of(st, j).all(lambda b: alone(j, b)))
 
 
 # What calls do.

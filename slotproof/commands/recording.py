@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import time
@@ -30,7 +31,6 @@ from conformance.traces import known
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.screen import broken, say, write_json
 
-STEM = "block_cache"
 POLL_S = 0.2  # seconds between two looks at a file that is watched
 
 
@@ -113,10 +113,8 @@ def judge(options: JudgeOptions) -> int:
         found = judged_file(options.file, options.laws)
     except (NotARecording, OSError) as error:
         raise UsageError(str(error)) from None
-    if options.shrink is not None and isinstance(found, JudgedServer):
-        raise UsageError("--shrink: there is no search for a short run yet where a whole server was recorded")
     wrong = found.broken
-    short = None if wrong is None or options.shrink is None else _shrunk(found.start.engine, wrong, options)
+    short = None if wrong is None or options.shrink is None else _shrunk(found, wrong, options)
     data = {**_data(found, options), "short": None if short is None else short.trace.as_json()}
     write_json(options.json, data)
     if options.form == "json":
@@ -124,7 +122,7 @@ def judge(options: JudgeOptions) -> int:
     else:
         _print(found, options, time.process_time() - began)
         if wrong is not None and options.shrink is not None:
-            _print_short(found.start.engine, wrong, short, options)
+            _print_short(found, wrong, short, options)
     return HOLDS if found.broken is None else BROKEN
 
 
@@ -146,18 +144,29 @@ def watch(options: JudgeOptions, seconds: float | None) -> int:
     return HOLDS if found.broken is None else BROKEN
 
 
-def _shrunk(engine: str, wrong: Finding, options: JudgeOptions) -> Difference | None:
+def _shrunk(found: Judged, wrong: Finding, options: JudgeOptions) -> Difference | None:
     """A short run with the broken law, on small pools of the engine."""
     assert options.shrink is not None
+    engine, stem = found.start.engine, _stem(found)
     loaded = registry.load(engine, options.release, options.source)
     listed = known.of_release(registry.plugin(engine).folder, options.release)
-    return short_run(STEM, loaded.makers[STEM], wrong, options.shrink, exclude=excluded(STEM, listed))
+    logging.disable()  # a server tells of each request that it refuses
+    try:
+        return short_run(stem, loaded.makers[stem], wrong, options.shrink, exclude=excluded(stem, listed))
+    finally:
+        logging.disable(logging.NOTSET)
 
 
-def _print_short(engine: str, wrong: Finding, short: Difference | None, options: JudgeOptions) -> None:
+def _stem(found: Judged) -> str:
+    """The stem whose drawn runs drive what was recorded."""
+    return "server" if isinstance(found, JudgedServer) else "block_cache"
+
+
+def _print_short(found: Judged, wrong: Finding, short: Difference | None, options: JudgeOptions) -> None:
     if short is None:
         say(f"no run that breaks this law on a small pool was found in {options.shrink:.0f} s")
         return
+    engine = found.start.engine
     count = len(short.trace.steps)
     say(f"a run of {count} operations breaks the law ({short.how}):")
     for number, line in enumerate(short.trace.lines(), start=1):

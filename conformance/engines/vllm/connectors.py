@@ -15,10 +15,12 @@ from conformance.driver.protocol import EngineError, Json
 from conformance.engines.vllm.host_connector import HostCopies
 from conformance.engines.vllm.server_connector import ServerConnector
 from conformance.engines.vllm.transfers import AllGroups, StandInConnector, TransferParams
-from conformance.stems.block_cache.protocol import RequestLoad, Tables, Transfers, WorkerEnds
+from conformance.stems.block_cache.protocol import HostLimits, RequestLoad, Tables, Transfers, WorkerEnds
 
 MULTI = "distributed.kv_transfer.kv_connector.v1.multi_connector"
 OF_SERVERS, OF_HOST = "NixlConnector", "OffloadingConnector"  # names by which the maker of a connector is found
+# How a client says ``HostLimits``. vLLM reads the second from 0.24.0 on, and the first from 0.31.0 on.
+LIMITS = ("max_load_tokens", "max_offload_tokens")
 Maker = Callable[[Any, Any], Any]  # from the configuration and the groups of layers to a connector
 
 
@@ -64,13 +66,17 @@ class Connectors:
     def __post_init__(self) -> None:
         self._loading: dict[int, RequestLoad] = {}
 
-    def comes(self, request: int, tokens: Sequence[int], asked: TransferParams) -> tuple[Sequence[int], Json | None]:
+    def comes(
+        self, request: int, tokens: Sequence[int], asked: TransferParams, limits: HostLimits
+    ) -> tuple[Sequence[int], Json | None]:
         """A request comes with a prompt. Returns what a client sends: the prompt, and what it says of transfers."""
+        said: Json | None = None
         if self.servers is not None:
-            return self.servers.comes(request, tokens, asked)
-        if self.stand_in is not None:
+            tokens, said = self.servers.comes(request, tokens, asked)
+        elif self.stand_in is not None:
             self.stand_in.asked[str(request)] = asked
-        return tokens, None
+        more: Json = {name: most for name, most in zip(LIMITS, limits, strict=True) if most is not None}
+        return tokens, {**(said or {}), **more} if more else said
 
     def begun(self) -> tuple[Mapping[int, RequestLoad], tuple[int, ...]]:
         """The transfers into blocks that began since the last call, by request; and the requests into whose blocks a

@@ -43,7 +43,7 @@ DRAWN: Mapping[str, str] = {
     **{"kv_connector_extra_config": "host", "num_cpu_blocks": "host", "cpu_bytes_to_use": "host"},
     **{"eviction_policy": "host", "store_threshold": "host", "offload_prompt_only": "host", "blocks_per_chunk": "host"},
     **{"self_describing_kv_events": "host", "sync_load_budget_bytes": "host", "lazy_offload": "host"},
-    **{"do_remote_prefill": "transfers"},
+    **{"do_remote_prefill": "transfers", "max_load_tokens": "host", "max_offload_tokens": "host"},
     **{"tensor_parallel_size": "workers", "world_size": "workers"},
 }
 UNDRAWN: Mapping[str, str] = {
@@ -79,8 +79,7 @@ UNDRAWN: Mapping[str, str] = {
     "It is of one kind of layers or of machines.": "rswa_window VLLM_XPU_PP_MICROBATCH",
     "It is not read: another thing has its name there.": "count device length name start",
     "It is not drawn yet.": """
-        enable_chunked_prefill max_load_tokens max_offload_tokens max_tracker_size
-        num_speculative_tokens_per_batch_size
+        enable_chunked_prefill max_tracker_size num_speculative_tokens_per_batch_size
     """,
 }
 

@@ -21,12 +21,14 @@ from conformance.stems.block_cache.protocol import (
     FULL,
     MAMBA,
     NEW,
+    NO_LIMITS,
     NO_TRANSFERS,
     RESUMED,
     RUNNING,
     WINDOW,
     BlockCacheSnapshot,
     Completed,
+    HostLimits,
     Known,
     Launched,
     Move,
@@ -105,12 +107,13 @@ class VLLMScheduler:
         priority: int = 0,
         elsewhere: int = 0,
         sends: bool = False,
+        limits: HostLimits = NO_LIMITS,
     ) -> None:
         """``add_request``."""
         self._watched.begin()
         said = None
         if self._connectors is not None:
-            tokens, said = self._connectors.comes(request, tokens, TransferParams(elsewhere, sends))
+            tokens, said = self._connectors.comes(request, tokens, TransferParams(elsewhere, sends), limits)
         made = self._release.request(
             request, tokens, outputs, mark, priority, self._size, self._names, self._setup.hash_lookahead, said
         )

@@ -84,6 +84,19 @@ class RequestPass:
     placeholders: bool = False
 
 
+class HostLimits(NamedTuple):
+    """What a client says of its request and of host memory, each in tokens, or ``None`` for no limit. ``loaded``: so
+    many tokens are loaded at a time, at most. ``copied``: no token behind so many first ones of the text is copied
+    there.
+    """
+
+    loaded: int | None = None
+    copied: int | None = None
+
+
+NO_LIMITS = HostLimits()
+
+
 class RequestLoad(NamedTuple):
     """A transfer of KV cache from another server, or from host memory, into blocks of a request.
 
@@ -259,6 +272,7 @@ class BlockCacheEngine(Engine, Protocol):
         priority: int = 0,
         elsewhere: int = 0,
         sends: bool = False,
+        limits: HostLimits = NO_LIMITS,
     ) -> None:
         """A request comes with a prompt, and ends after ``outputs`` sampled tokens.
 
@@ -269,7 +283,8 @@ class BlockCacheEngine(Engine, Protocol):
         engine's own connector decides (``has_own_connector``) there are two kinds of requests. One of whose prompt
         another server has all is answered here; its answer is read by another server only with ``both_ways``. One that
         ``sends``, or of whose prompt another server has a part, is computed for another server, and ends with its first
-        token; the part is loaded only with ``both_ways``.
+        token; the part is loaded only with ``both_ways``. ``limits``: what the client says of host memory, given
+        where there is some.
         """
 
     def schedule(self) -> Launched:

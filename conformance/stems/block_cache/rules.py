@@ -61,6 +61,7 @@ HOSTS = tuple(
 DESCRIBED = tuple({**host, "describes": True} for host in (HOSTS[0], HOSTS[4]))  # with KV events that describe slots
 # With loads that end before their step computes: of so many tokens in a step, which not every load fits into.
 WITHIN_STEPS = tuple({**host, "within_step": tokens} for host, tokens in ((HOSTS[0], 64), (HOSTS[3], 16)))
+LIMITS, LIMITED = {0: "most_loaded", 1: "most_copied"}, 6  # one of six requests has the first limit, one the second
 MOST_SLOTS = 64  # which runs do not fill
 HOST_POOLS = tuple(  # host memory as a pool of blocks
     {**HOSTS[0], "slots": slots, "pool": pool}
@@ -536,7 +537,14 @@ class BlockCacheMachine(StemMachine):
             mark=self._mark(fork, more),
             priority=self._priority(more),
             **({"elsewhere": elsewhere, "sends": sends} if exchanged else {}),
+            **self._limits(length, fork, more),
         )
+
+    def _limits(self, length: int, fork: int, more: int) -> dict[str, int]:
+        """Some clients say of how many tokens host memory is used for their requests."""
+        host = self.begun.config.get("host")
+        name = LIMITS.get((length + fork + more) % LIMITED)
+        return {name: length * more // 2} if host and not host.get("pool") and name else {}
 
     def _may_be_cut(self, length: int, elsewhere: int, sends: bool) -> bool:
         """A prompt of this length, which another server goes on from, may be cached to its end, in a model with states:

@@ -26,10 +26,12 @@ from conformance.stems.block_cache.memory import Misread
 from conformance.stems.block_cache.projection import parts, problems, project, whole
 from conformance.stems.block_cache.protocol import (
     MAMBA,
+    NO_LIMITS,
     WINDOW,
     BlockCacheEngine,
     BlockCacheSnapshot,
     Completed,
+    HostLimits,
     Launched,
     exchanges,
     has_own_connector,
@@ -127,18 +129,23 @@ class BlockCacheRun:
         priority: int = 0,
         elsewhere: Tokens = 0,
         sends: bool = False,
+        most_loaded: Tokens | None = None,
+        most_copied: Tokens | None = None,
     ) -> Calls:
         """A request comes with a prompt, and ends after ``outputs`` sampled tokens.
 
         ``fork``: requests with one prompt and one fork sample equal tokens. ``mark``: what its KV cache depends on
         beside its tokens, such as an adapter or a salt. ``priority``: a smaller number goes first. ``elsewhere``:
         another server has computed that many first tokens of the prompt. ``sends``: another server reads its blocks
-        when it has ended.
+        when it has ended. ``most_loaded``, ``most_copied``: see ``HostLimits``.
         """
         if request in self.forks or not tokens or outputs < 1:
             raise Misuse("the number of the request was used before, or it has no token or no output")
         if len(tokens) + outputs > self.config["max_length"]:
             raise Misuse("the request is longer than any may be")
+        limits = HostLimits(most_loaded, most_copied)
+        if limits != NO_LIMITS and "host" not in self.config:
+            raise Misuse("no host memory is configured")
         if (elsewhere or sends) and not exchanges(self.config):
             raise Misuse("no transfers between servers are configured")
         if (
@@ -156,7 +163,8 @@ class BlockCacheRun:
         self.follower.comes(request, mark, tokens, [*tokens, *more])
         self.workers.comes(request, mark)
         asked = (elsewhere, sends) if self.config.get("transfers", False) else ()
-        yield EngineCall("add", partial(self.engine.add, request, tokens, outputs, mark, priority, *asked))
+        of_host = (limits,) if "host" in self.config else ()
+        yield EngineCall("add", partial(self.engine.add, request, tokens, outputs, mark, priority, *asked, *of_host))
 
     def hands_on(self, length: int, elsewhere: int, sends: bool) -> bool:
         """A prompt of this length, or what is not elsewhere of it, is computed for another server, and an engine's own

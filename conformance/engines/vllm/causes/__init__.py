@@ -10,6 +10,7 @@ from conformance.engines.vllm.alone import SCRIPTS
 from conformance.stems.block_cache.protocol import FULL, has_own_connector
 
 RUNS_ALONE = False  # a program imports vLLM, as it is installed
+SAID = {"most_loaded": "max_load_tokens", "most_copied": "max_offload_tokens"}  # the limits of a request
 TURNS = "steps"  # what one round of a scheduler is called
 SIZES = "The pool and its blocks are small so that few messages do; attention backends have larger blocks"
 STANDS_IN = "what stands in is the configuration, the workers and, if there is one, the KV connector"
@@ -159,8 +160,10 @@ def _to_host(host: Json) -> Json:
 
 def _add(step: Json) -> str:
     body = {"request_id": str(step["request"]), "prompt": step["tokens"], "max_tokens": step["outputs"]}
-    priority = {"priority": step["priority"]} if step.get("priority") else {}
-    asked = f"POST /v1/completions {json.dumps({**body, 'ignore_eos': True, **priority})}"
+    more: Json = {"priority": step["priority"]} if step.get("priority") else {}
+    limits = {said: step[name] for name, said in SAID.items() if step.get(name) is not None}
+    more |= {"kv_transfer_params": limits} if limits else {}
+    asked = f"POST /v1/completions {json.dumps({**body, 'ignore_eos': True, **more})}"
     found = f"# the connector has the first {step.get('elsewhere')} tokens of request {step['request']}"
     return f"{asked}\n{found}" if step.get("elsewhere") else asked
 
