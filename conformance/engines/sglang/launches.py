@@ -107,6 +107,8 @@ PREFILL_SERVER = "prefill server"
 REPORTING = ("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq"}))
 EVENTS = LaunchChoice("each step, and events", REPORTING)
 REPORTS = ("reports", (PLAIN, EVENTS))
+# Where a release has a tree in Rust, it is the plain one of the models that it supports.
+CORES = ("core", (PLAIN, _set("python", UNIFIED_RADIX_TREE_CORE_BACKEND="python")))
 REPORTS_OFTEN = ("reports", (PLAIN, EVENTS, EVENTS))  # also of what the host has
 CACHING = tuple(one.name for one in RECEIVES if CACHES in one.flags)
 # Decode servers with windows and a cache, whose pages have one token: what is not transferred gets slots, too.
@@ -191,6 +193,7 @@ LAUNCHES = Launches(
         _one_more(*RARE, *RARE_ALONE),
         (PREFILL_SERVER, SENDS),
         REPORTS,
+        CORES,
     ),
     never=frozenset(
         {
@@ -305,10 +308,7 @@ HOSTING = Launches(
         ),
         ("storage", (PLAIN, PLAIN, *map(_storage, STORAGE_POLICIES))),
         ("write policy", tuple(map(_policy, WRITE_POLICIES))),
-        (
-            "core",
-            (PLAIN, LaunchChoice("python", environment=(("UNIFIED_RADIX_TREE_CORE_BACKEND", "python"),))),
-        ),
+        CORES,
         ("rows", tuple(map(_rows, (3, 2, 4)))),
         ("windows move", (PLAIN, OFTEN)),
         ("overlap", (LaunchChoice("off", ("--disable-overlap-schedule",)), LaunchChoice("on"))),

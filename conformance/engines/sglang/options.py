@@ -142,7 +142,7 @@ UNDRAWN: Mapping[str, str] = {
         SCHEDULER_RECV_SKIPPER_WEIGHT_DECODE SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT
         SCHEDULER_RECV_SKIPPER_WEIGHT_NONE SCHEDULER_RECV_SKIPPER_WEIGHT_TARGET_VERIFY
     """,
-    "It says how the Rust core is built. Servers with host memory are drawn with both cores.": """
+    "It says how the Rust core is built. Servers are drawn with both cores.": """
         RUST_BUILD_MODE
     """,
     "Not drawn yet: a pool of its own for states that are cached, which is not read.": """
