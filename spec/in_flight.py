@@ -79,7 +79,7 @@ def writers(st: InFlightState) -> Set:
     return st.jobs.such(lambda j: st.kind(j) == WRITES, lambda: [job for job, _ in st.kind.items()])
 
 
-def blocks_of(st: InFlightState, job: Number) -> Set:
+def blocks_used(st: InFlightState, job: Number) -> Set:
     """The blocks that the job reads or writes."""
     return st.blocks.such(lambda b: uses(st, job, b), lambda: [block for (_, block), _ in st.uses.items()])
 
@@ -127,7 +127,7 @@ def ended(st: InFlightState, job: Number) -> InFlightState:
     return but(
         st,
         kind=st.kind.put(job, NO_JOB),
-        uses=st.uses.where(lambda j, _: j == job, 0, lambda: [(job, b) for b in blocks_of(st, job).items()]),
+        uses=st.uses.where(lambda j, _: j == job, 0, lambda: [(job, b) for b in blocks_used(st, job).items()]),
     )
 
 
@@ -151,7 +151,7 @@ def what_a_transfer_writes_is_its_own(st: InFlightState) -> Truth:
     def alone(j: Number, b: Number) -> Truth:
         return flying(st).all(lambda k: (k == j) | no(uses(st, k, b)))
 
-    return writers(st).all(lambda j: blocks_of(st, j).all(lambda b: alone(j, b)))
+    return writers(st).all(lambda j: blocks_used(st, j).all(lambda b: alone(j, b)))
 
 
 # What calls do.

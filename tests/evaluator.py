@@ -88,7 +88,8 @@ class Writer:
             elif kind == z3.Z3_VAR_AST:
                 names[key] = f"b{depth - low}"
             else:
-                text = self.quantifier(node) if kind == z3.Z3_QUANTIFIER_AST else self.application(node)
+                is_quantifier = kind == z3.Z3_QUANTIFIER_AST
+                text = self.quantifier(node, statements) if is_quantifier else self.application(node)
                 self.number += 1
                 names[key] = f"t{self.number}"
                 statements.append(f"{names[key]} = {text}")
@@ -114,7 +115,8 @@ class Writer:
             return f" {BINARY[kind]} ".join(parts)
         raise TypeError(f"the evaluator does not know the operation {kind}")
 
-    def quantifier(self, node: Any) -> str:
+    def quantifier(self, node: Any, statements: list[str]) -> str:
+        """A call of the function that is the quantifier, which is written among the ``statements`` that call it."""
         if not z3.Z3_is_quantifier_forall(REF, node):
             raise TypeError("the spec has no quantifier but `for all`")
         first = len(self.scopes)
@@ -122,13 +124,13 @@ class Writer:
             self.scopes.append(([], {}))
         result = self.write(z3.Z3_get_quantifier_body(REF, node))
         for depth in range(len(self.scopes) - 1, first - 1, -1):
-            statements, _ = self.scopes.pop()
+            inner, _ = self.scopes.pop()
             self.number += 1
             lines = [f"def q{self.number}():", f"    for b{depth} in KEYS:"]
-            lines += [f"        {line}" for text in statements for line in text.split("\n")]
+            lines += [f"        {line}" for text in inner for line in text.split("\n")]
             lines += [f"        if not ({result}): return False", "    return True"]
             result = f"q{self.number}()"
-            self.scopes[-1][0].append("\n".join(lines))
+            (statements if depth == first else self.scopes[-1][0]).append("\n".join(lines))
         return result
 
 

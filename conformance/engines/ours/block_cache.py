@@ -11,10 +11,12 @@ from conformance.engines.ours.block_pool import shown
 from conformance.stems.block_cache.protocol import (
     FULL,
     MAMBA,
+    NO_LIMITS,
     NO_TRANSFERS,
     WINDOW,
     BlockCacheSnapshot,
     Completed,
+    HostLimits,
     Known,
     Launched,
     Move,
@@ -131,8 +133,10 @@ class OurScheduler:
         priority: int = 0,
         elsewhere: int = 0,
         sends: bool = False,
+        limits: HostLimits = NO_LIMITS,
     ) -> None:
         """``add``."""
+        del limits  # there is no host memory
         self.moves.clear()
         self.scheduler.add(request, tokens, outputs, mark, priority, elsewhere=elsewhere, sends=sends)
 

@@ -107,9 +107,9 @@ PREFILL_SERVER = "prefill server"
 REPORTING = ("--decode-log-interval", "1", "--kv-events-config", json.dumps({"publisher": "zmq"}))
 EVENTS = LaunchChoice("each step, and events", REPORTING)
 REPORTS = ("reports", (PLAIN, EVENTS))
-# Where a release has a tree in Rust, it is the plain one of the models that it supports.
-CORES = ("core", (PLAIN, _set("python", UNIFIED_RADIX_TREE_CORE_BACKEND="python")))
 REPORTS_OFTEN = ("reports", (PLAIN, EVENTS, EVENTS))  # also of what the host has
+# The plain core of a tree is the one in Rust, where a release has it for the model.
+CORES = ("core", (PLAIN, _set("python", UNIFIED_RADIX_TREE_CORE_BACKEND="python")))
 CACHING = tuple(one.name for one in RECEIVES if CACHES in one.flags)
 # Decode servers with windows and a cache, whose pages have one token: what is not transferred gets slots, too.
 WINDOWS_OF_ONE = frozenset(

@@ -61,7 +61,7 @@ HOSTS = tuple(
 DESCRIBED = tuple({**host, "describes": True} for host in (HOSTS[0], HOSTS[4]))  # with KV events that describe slots
 # With loads that end before their step computes: of so many tokens in a step, which not every load fits into.
 WITHIN_STEPS = tuple({**host, "within_step": tokens} for host, tokens in ((HOSTS[0], 64), (HOSTS[3], 16)))
-LIMITS, LIMITED = {0: "most_loaded", 1: "most_copied"}, 6  # one of six requests has the first limit, one the second
+LIMITS, LIMITED = {0: "most_loaded", 1: "most_copied"}, 6  # by the remainder of a division by six
 MOST_SLOTS = 64  # which runs do not fill
 HOST_POOLS = tuple(  # host memory as a pool of blocks
     {**HOSTS[0], "slots": slots, "pool": pool}

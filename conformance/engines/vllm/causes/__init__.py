@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from conformance.driver.protocol import Json
 from conformance.engines.vllm.alone import SCRIPTS
+from conformance.engines.vllm.connectors import LIMITS
 from conformance.stems.block_cache.protocol import FULL, has_own_connector
 
 RUNS_ALONE = False  # a program imports vLLM, as it is installed
-SAID = {"most_loaded": "max_load_tokens", "most_copied": "max_offload_tokens"}  # the limits of a request
+SAID = dict(zip(("most_loaded", "most_copied"), LIMITS, strict=True))  # how the limits of a request are said
 TURNS = "steps"  # what one round of a scheduler is called
 SIZES = "The pool and its blocks are small so that few messages do; attention backends have larger blocks"
 STANDS_IN = "what stands in is the configuration, the workers and, if there is one, the KV connector"
