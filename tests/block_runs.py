@@ -11,8 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from conformance.driver.lockstep import LockStep
 from conformance.driver.protocol import Json
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot, Completed, Launched
+from conformance.stems.block_cache.run import BlockCacheRun
 from conformance.stems.block_cache.worker import Workers
 from conformance.stems.kv_events.published import Listener
 
@@ -74,6 +76,35 @@ FAMILIES: dict[str, Json] = {
 
 def config(family: str) -> Json:
     return {**BASE, **FAMILIES[family]}
+
+
+def one_text_twice(
+    make: Callable[[Json], Any], host: Json, length: int, **limits: int
+) -> tuple[list[Launched], list[Launched]]:
+    """The steps of two requests with one text of this length, one after the other. The device forgets its prefix cache
+    between them, so that the second one finds the text in host memory alone. ``limits``: of both (``HostLimits``).
+    """
+    of_host = {"transfers": True, "failure": "recompute", "host": host, "events": False}
+    asked = {**config("full"), **of_host, "blocks": 20}
+    run = BlockCacheRun(make(asked), asked)
+    lock = LockStep(run, asked)
+    steps: tuple[list[Launched], list[Launched]] = ([], [])
+    for request, seen in enumerate(steps, start=1):
+        lock.do("add", request=request, tokens=[*range(1, length + 1)], outputs=2, **limits)
+        for _ in range(5):
+            lock.do("schedule")
+            seen.append(run.flying[-1])
+            lock.do("copied")
+            for one in run.exchange.incoming():
+                if not (one in seen[-1].loads and seen[-1].loads[one].within_step):
+                    lock.do("arrive", request=one)
+            lock.do("complete")
+        lock.do("copied")
+        lock.do("schedule")
+        lock.do("complete")
+        lock.do("reset", preempt=False)
+    lock.do("audit")
+    return steps
 
 
 class Broken(Exception):

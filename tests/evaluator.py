@@ -116,7 +116,9 @@ class Writer:
         raise TypeError(f"the evaluator does not know the operation {kind}")
 
     def quantifier(self, node: Any, statements: list[str]) -> str:
-        """A call of the function that is the quantifier, which is written among the ``statements`` that call it."""
+        """The call of a function that evaluates the quantifier. The function is defined among ``statements``, where it
+        is called.
+        """
         if not z3.Z3_is_quantifier_forall(REF, node):
             raise TypeError("the spec has no quantifier but `for all`")
         first = len(self.scopes)

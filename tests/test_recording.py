@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -14,14 +13,13 @@ from typing import Any
 
 import msgpack
 import pytest
+import short_runs
 from recording_parts_plants import PARTS
 from recording_plants import PLANTS, Core, Plant
 from typer.testing import CliRunner
 
 from conformance.driver.lockstep import INVARIANT
 from conformance.driver.naming import UsageError
-from conformance.driver.trace import Trace
-from conformance.engines import registry
 from conformance.engines.vllm import PLUGIN, RELEASES
 from conformance.engines.vllm import recording as of_engine
 from conformance.engines.vllm.load import LoadedScheduler, ServerLoad
@@ -32,7 +30,6 @@ from conformance.recording import asked
 from conformance.recording.block_records import RecordedCall, RecordedStart, unpacked
 from conformance.recording.segments import UNIT, NotARecording, SegmentWriter, records
 from conformance.stems.block_cache.recorded.judged import JudgedRecording, judged, watched
-from conformance.traces.outcome import outcome
 from slotproof import record
 from slotproof.cli import app
 from slotproof.console.codes import BROKEN, HOLDS, USAGE
@@ -531,20 +528,9 @@ def test_a_short_run_with_the_broken_law_is_found(tmp_path: Path) -> None:
     """
     plant = named("touch_forgets_a_holder")
     judged_with(plant, tmp_path / "a", skips=3)
-    words = [*("judge", str(tmp_path / "a"), "--json", str(tmp_path / "b.json"))]
-    make = registry.load("vllm", NEWEST).makers["block_cache"]
-    with planted(plant, lambda: True):
-        found = CliRunner().invoke(app, [*words, "--shrink", "60s", "--release", NEWEST])
-        report = json.loads((tmp_path / "b.json").read_text())
-        trace = Trace(**report["short"])
-        first = outcome(trace, make).first
-        assert first is not None
-        assert first.law == report["first"]["law"]
-    assert found.exit_code == BROKEN
-    assert f"a run of {len(trace.steps)} operations breaks the law" in found.output
-    assert "def test_found_by_slotproof_count_is_holders_" in found.output
-    assert len(trace.steps) <= 8
-    assert outcome(trace, make).first is None
+    test = "test_found_by_slotproof_count_is_holders_"
+    bug = planted(plant, lambda: True)
+    short_runs.must_be_found(tmp_path / "a", "vllm", NEWEST, "block_cache", bug, test, most=8)
 
 
 def test_an_engine_that_raises_under_load_is_recorded_up_to_there(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,14 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import short_runs
 import torch
 from server_plants import PLANTS, SHORT, Classes, ServerPlant, row_names_another_slot
 from torch.overrides import TorchFunctionMode
 from typer.testing import CliRunner
 
 from conformance.driver.naming import UsageError
-from conformance.driver.trace import Trace
-from conformance.engines import registry
 from conformance.engines.sglang import PLUGIN, RELEASES
 from conformance.engines.sglang import recording as of_engine
 from conformance.engines.sglang.load import LoadedServer, RandomClients
@@ -45,7 +43,6 @@ from conformance.recording.server_records import (
 )
 from conformance.stems.server.recorded.judged import JudgedServer, judged_server
 from conformance.stems.server.run import Midway
-from conformance.traces.outcome import outcome
 from slotproof import record
 from slotproof.cli import app
 from slotproof.console.codes import BROKEN, HOLDS, USAGE
@@ -585,20 +582,8 @@ def test_a_short_run_of_a_server_with_the_broken_law_is_found(tmp_path: Path) ->
     release as it is this run keeps the law.
     """
     judged_with_plant(row_names_another_slot, tmp_path / "a", skips=10)
-    words = ["judge", str(tmp_path / "a"), "--json", str(tmp_path / "b.json"), "--shrink", "60s", "--release", NEWEST]
-    with planted_in_server(row_names_another_slot, lambda: True):
-        found = CliRunner().invoke(app, words)
-        report = json.loads((tmp_path / "b.json").read_text())
-        trace = Trace(**report["short"])
-        make = registry.load("sglang", NEWEST).makers["server"]
-        first = outcome(trace, make).first
-        assert first is not None
-        assert first.law == report["first"]["law"]
-    assert found.exit_code == BROKEN
-    assert f"a run of {len(trace.steps)} operations breaks the law" in found.output
-    assert "def test_found_by_slotproof_" in found.output
-    assert len(trace.steps) <= 6
-    assert outcome(trace, make).first is None
+    bug = planted_in_server(row_names_another_slot, lambda: True)
+    short_runs.must_be_found(tmp_path / "a", "sglang", NEWEST, "server", bug, "test_found_by_slotproof_", most=6)
 
 
 def test_the_command_refuses_a_release_that_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,32 +18,10 @@ from conformance.stems.stem_registry import start
 LIMITS = {"most_loaded", "most_copied"}
 
 TWICE = """
-    from conformance.driver.lockstep import LockStep
     from conformance.stems.block_cache import rules
-    from conformance.stems.block_cache.run import BlockCacheRun
-    limits = json.loads(sys.argv[2])
-    of_host = {"transfers": True, "failure": "recompute", "host": rules.HOSTS[0], "events": False}
-    config = {**runs.config("full"), **of_host, "blocks": 20}
-    run = BlockCacheRun(makers["block_cache"](config), config)
-    lock = LockStep(run, config)
-    copied, loaded = [0, 0], []
-    for request in (1, 2):
-        lock.do("add", request=request, tokens=[*range(1, 14)], outputs=2, **limits)
-        for _ in range(5):
-            lock.do("schedule")
-            step = run.flying[-1]
-            loaded += [[load.first, load.end] for load in step.loads.values()]
-            copied[request - 1] += sum(len(copies) for copies in step.stores.values())
-            lock.do("copied")
-            for one in run.exchange.incoming():
-                lock.do("arrive", request=one)
-            lock.do("complete")
-        lock.do("copied")
-        lock.do("schedule")
-        lock.do("complete")
-        lock.do("reset", preempt=False)
-    lock.do("audit")
-    print(json.dumps([copied[0], loaded]))
+    first, second = runs.one_text_twice(makers["block_cache"], rules.HOSTS[0], 13, **json.loads(sys.argv[2]))
+    copied = sum(len(copies) for step in first for copies in step.stores.values())
+    print(json.dumps([copied, [[load.first, load.end] for step in second for load in step.loads.values()]]))
 """
 
 

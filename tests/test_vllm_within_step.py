@@ -71,32 +71,10 @@ def test_no_transfer_of_a_later_step_begins_before() -> None:
 
 
 LOADED = """
-    from conformance.driver.lockstep import LockStep
     from conformance.stems.block_cache import rules
-    from conformance.stems.block_cache.run import BlockCacheRun
     host = {**rules.HOSTS[0], "within_step": tokens} if (tokens := int(sys.argv[2])) else rules.HOSTS[0]
-    told = []
-    of_host = {"transfers": True, "failure": "recompute", "host": host}
-    config = {**runs.config("full"), **of_host, "blocks": 20, "events": False}
-    run = BlockCacheRun(makers["block_cache"](config), config)
-    lock = LockStep(run, config)
-    for request in (1, 2):
-        lock.do("add", request=request, tokens=[*range(1, 10)], outputs=2)
-        for _ in range(4):
-            lock.do("schedule")
-            step = run.flying[-1]
-            if request == 2:
-                told.append([request in step.passes, [[l.end, l.within_step] for l in step.loads.values()]])
-            lock.do("copied")
-            for one in run.exchange.incoming():
-                if not run.exchange._incoming[one].load.within_step:
-                    lock.do("arrive", request=one)
-            lock.do("complete")
-        lock.do("copied")
-        lock.do("schedule")
-        lock.do("complete")
-        lock.do("reset", preempt=False)
-    lock.do("audit")
+    _, second = runs.one_text_twice(makers["block_cache"], host, 9)
+    told = [[2 in step.passes, [[l.end, l.within_step] for l in step.loads.values()]] for step in second]
     print(json.dumps(told))
 """
 

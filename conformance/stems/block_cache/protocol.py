@@ -85,9 +85,8 @@ class RequestPass:
 
 
 class HostLimits(NamedTuple):
-    """What a client says of its request and of host memory, each in tokens, or ``None`` for no limit. ``loaded``: so
-    many tokens are loaded at a time, at most. ``copied``: no token behind so many first ones of the text is copied
-    there.
+    """What a client limits of its request, each in tokens, or ``None`` for no limit. ``loaded``: one load from host
+    memory brings at most so many tokens. ``copied``: at most so many first tokens of the text are copied there.
     """
 
     loaded: int | None = None
@@ -283,8 +282,7 @@ class BlockCacheEngine(Engine, Protocol):
         engine's own connector decides (``has_own_connector``) there are two kinds of requests. One of whose prompt
         another server has all is answered here; its answer is read by another server only with ``both_ways``. One that
         ``sends``, or of whose prompt another server has a part, is computed for another server, and ends with its first
-        token; the part is loaded only with ``both_ways``. ``limits``: what the client says of host memory, given
-        where there is some.
+        token; the part is loaded only with ``both_ways``. ``limits``: given where there is host memory.
         """
 
     def schedule(self) -> Launched:

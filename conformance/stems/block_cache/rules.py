@@ -541,7 +541,7 @@ class BlockCacheMachine(StemMachine):
         )
 
     def _limits(self, length: int, fork: int, more: int) -> dict[str, int]:
-        """Some clients say of how many tokens host memory is used for their requests."""
+        """Some requests limit what is loaded from host memory, or copied there."""
         host = self.begun.config.get("host")
         name = LIMITS.get((length + fork + more) % LIMITED)
         return {name: length * more // 2} if host and not host.get("pool") and name else {}
