@@ -179,6 +179,7 @@ def test_every_exclusion_is_looked_for_above() -> None:
         *OF_HOST_MEMORY,
         *OF_RESETS,
         *OF_ANSWERS,
+        BlockCacheExclusion.LIMITS_OF_TAILS,  # below
         BlockCacheExclusion.CUT_PROMPTS,  # our scheduler has no transfers of states
     }
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
@@ -465,6 +466,27 @@ def test_no_prompt_that_may_be_cut_is_computed_for_another_server(
         machine.do = lambda op, sent=sent, **arguments: sent.append({"op": op, **arguments})
         machine._come(length, 0, part)
         assert [(step["elsewhere"], step["sends"]) for step in sent] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("change", "avoided"),
+    [
+        ({}, {"most_copied"}),
+        ({"host": {"slots": 2, "blocks_per_slot": 2}}, set()),  # only whole slots are copied
+        ({"layers": [ATTENTION, WINDOWED]}, set()),
+        ({"tuning": {}}, set()),
+    ],
+)
+def test_copies_of_states_inside_blocks_are_not_limited(change: Json, avoided: set[str]) -> None:
+    config: Json = {"layers": [ATTENTION, STATES], "tuning": {"match": 2}, "caching": True, "block_size": 4}
+    config |= {"host": {"slots": 2, "blocks_per_slot": 1}, **change}
+    limits = {}
+    for exclude in (frozenset(), {BlockCacheExclusion.LIMITS_OF_TAILS}):
+        machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
+        machine.run = SimpleNamespace(config=config)
+        limits[bool(exclude)] = {name for length in range(8) for name in machine._limits(length, 0, 1)}
+    assert limits[False] == {"most_loaded", "most_copied"}
+    assert limits[False] - limits[True] == avoided
 
 
 POOL, SLOTS = {"slots": 2, "pool": "eager"}, {"slots": 2}

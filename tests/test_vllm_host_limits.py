@@ -42,6 +42,26 @@ def test_no_more_is_loaded_and_copied_than_the_client_allows(limits: str, copied
     assert answer(RELEASES[-1], TWICE, limits) == [copied, loaded]
 
 
+BESIDE_SERVERS = """
+    from conformance.stems.block_cache import rules
+    from conformance.stems.stem_registry import start
+    config = {**runs.config("full"), "transfers": True, "servers": True, "both_ways": True, "failure": "recompute"}
+    config |= {"host": rules.HOSTS[0], "events": False, "blocks": 20}
+    lock = start("block_cache", makers["block_cache"], config)
+    lock.do("add", request=1, tokens=[*range(1, 10)], outputs=2, most_copied=4)
+    for _ in range(4):
+        lock.do("schedule")
+        lock.do("complete")
+    print(json.dumps(lock.run.ends[1] - len(lock.run.follower.here[1].tokens) if 1 in lock.run.follower.here else 0))
+"""
+
+
+@pytest.mark.engine
+def test_a_limit_says_nothing_of_other_servers() -> None:
+    """A server with a connector to both: the client says how much is copied, and names no other server."""
+    assert answer(RELEASES[-1], BESIDE_SERVERS) == 0  # no token of it lacks
+
+
 def test_the_page_of_a_cause_tells_what_a_client_sends() -> None:
     step = {"op": "add", "request": 3, "tokens": [1, 2], "outputs": 1}
     limited = causes.call({**step, "most_loaded": 4, "most_copied": 0})

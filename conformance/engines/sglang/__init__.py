@@ -83,6 +83,7 @@ class SGLangPlugin:
     entrances: Entrances = ENTRANCES
     extra: str = "sglang"
     kinds: Kinds = KINDS
+    under_loads: tuple[str, ...] = ("plain", "window", "short", "chunks")
 
     def load(
         self, release: str | None, source: Path | None, device: str, options: Mapping[str, str] | None = None
@@ -105,14 +106,16 @@ class SGLangPlugin:
         named: dict[str, Any] = {"source": folder, "roots": roots, "notes": notes, "kinds": KINDS, "unbuilt": unbuilt}
         return Loaded(self.name, release, made, self.own, **named)
 
-    def under_load(self, release: str | None, seed: int, requests: int = 8, source: Path | None = None) -> LoadedServer:
+    def under_load(
+        self, release: str | None, seed: int, requests: int = 8, source: Path | None = None, server: str = "plain"
+    ) -> LoadedServer:
         """The real scheduler of a release, or of a checkout, with so many random clients. Without both it is the newest
-        release that is known.
+        release that is known. ``server``: one of ``under_loads``.
         """
-        from conformance.engines.sglang.load import LoadedServer, RandomClients
+        from conformance.engines.sglang.load import SERVERS, LoadedServer, RandomClients
 
         newest = self.releases[-1] if release is None and source is None else release
-        load = RandomClients(requests=requests, pages=32 * requests)
+        load = RandomClients(**{"requests": requests, "pages": 32 * requests, **SERVERS[server]})
         return LoadedServer(self._import(newest, source), load, seed)
 
     def fetch(self, release: str) -> None:

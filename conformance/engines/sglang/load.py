@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import greenlet
 import torch
@@ -20,6 +21,13 @@ from conformance.engines.sglang.server.engine import INPUT, PREFIX, servers
 from conformance.engines.sglang.server.event_socket import Frames
 from conformance.stems.server.protocol import ServerPass
 
+# What ``RandomClients`` is for each kind of server. Where memory is short, requests are retracted while they decode.
+SERVERS: dict[str, Mapping[str, Any]] = {
+    "plain": {},
+    "window": {"model": "windowed", "environment": {"SWA_EVICTION_INTERVAL": "1"}},
+    "short": {"pages": 40, "prompt": 16, "outputs": 60, "estimate": 2},
+    "chunks": {"flags": ("--chunked-prefill-size", "16", "--enable-mixed-chunk")},
+}
 PYTHON_CORE = {"UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
 

@@ -183,7 +183,7 @@ class ServerConnector(AllGroups):
         """
         is_read, params = self.half.real.request_finished(request, block_ids)
         if is_read:
-            count = request.num_prompt_tokens if request.kv_transfer_params[DECODE] else params["remote_num_tokens"]
+            count = request.num_prompt_tokens if request.kv_transfer_params.get(DECODE) else params["remote_num_tokens"]
             self._read[int(request.request_id)] = count
             into = [[*filter(None, each)] for each in self._lists(count)]  # it loads nothing into the null block
             places, blocks = self.half.pairs(into, params["remote_block_ids"])

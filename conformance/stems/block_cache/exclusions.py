@@ -63,6 +63,8 @@ class BlockCacheExclusion(StrEnum):
     PADDED_DRAFTS = "block_cache.padded_drafts"  # drafts in a model with states, where hits or loads end inside a block
     STATES_WITH_TRANSFERS = "block_cache.states_with_transfers"  # transfers in a model with states
     STATES_WITHIN_STEP = "block_cache.states_within_step"  # loads of states that end before their step computes
+    # Limits on what is copied to host memory, where it keeps states inside blocks.
+    LIMITS_OF_TAILS = "block_cache.limits_of_tails"
     STATES_IN_ONE_STEP = "block_cache.states_in_one_step"  # two requests in a step of a model whose states are cached
     EAGLE_OF_SIZES = "block_cache.eagle_of_sizes"  # an EAGLE head where a window's blocks are smaller than a hit's unit
     IDLE_STATES = "block_cache.idle_states"  # states that a request keeps and that no pass uses

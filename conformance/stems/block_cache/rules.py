@@ -544,7 +544,15 @@ class BlockCacheMachine(StemMachine):
         """Some requests limit what is loaded from host memory, or copied there."""
         host = self.begun.config.get("host")
         name = LIMITS.get((length + fork + more) % LIMITED)
-        return {name: length * more // 2} if host and not host.get("pool") and name else {}
+        if not host or host.get("pool") or name is None or (name == "most_copied" and self._avoids_limits(host)):
+            return {}
+        return {name: length * more // 2}
+
+    def _avoids_limits(self, host: Json) -> bool:
+        """A known engine stops at a limit on what is copied, where states inside blocks are copied to host memory."""
+        config = self.begun.config
+        kept = has_parts(config) and host["blocks_per_slot"] == 1 and _sizes_of_kind(config, MAMBA)
+        return bool(kept and self.excludes(Exclusion.LIMITS_OF_TAILS))
 
     def _may_be_cut(self, length: int, elsewhere: int, sends: bool) -> bool:
         """A prompt of this length, which another server goes on from, may be cached to its end, in a model with states:

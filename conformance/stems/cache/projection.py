@@ -61,24 +61,30 @@ def project_cache(st: CacheState, view: CacheView) -> CacheState:
 def _with_nodes(st: CacheState, view: CacheView) -> CacheState:
     """The state with the nodes' pages as the engine shows them."""
     pair = st.rows.pools.now
-    tables = {side: getattr(pair, side).table for side in SIDES}
+    sides = {}
+    for side in SIDES:
+        table, shown = getattr(pair, side).table, _pages_of_nodes(st, view, side)
+        rows = {home(st, number) for number in view.numbers.values()}
+        gone = [at for at, page in table.items() if page and at[0] in rows and at not in shown]
+        wrong = {at: page for at, page in shown.items() if table(*at) != page} | dict.fromkeys(gone, 0)
+        for at, page in wrong.items():
+            table = table.put(at, page)
+        if wrong:
+            sides[side] = but(getattr(pair, side), table=table)
+    if not sides:
+        return st
+    return but(st, rows=but(st.rows, pools=but(st.rows.pools, now=but(pair, **sides))))
+
+
+def _pages_of_nodes(st: CacheState, view: CacheView, side: str) -> dict[tuple[int, int], int]:
+    """By row and index of the law's table the page that the engine shows of a node, in one pool."""
+    found, indices = {}, st.rows.pools.now.full.indices
     for key, number in view.numbers.items():
         node, row = view.nodes[key], home(st, number)
         first = (len(key) - len(node.key)) // view.page_size
-        for side in SIDES:
-            slots = _slots(node, side) or []
-            pages = whole_pages(slots, view.page_size, f"node {list(key)}")
-            table = tables[side]
-            for i in pair.full.indices.items():
-                page = pages[i - first] if first <= i < first + len(pages) else 0
-                if table(row, i) != page:
-                    table = table.put((row, i), page)
-            tables[side] = table
-    changed = {side: table for side, table in tables.items() if table is not getattr(pair, side).table}
-    if not changed:
-        return st
-    sides = {side: but(getattr(pair, side), table=table) for side, table in changed.items()}
-    return but(st, rows=but(st.rows, pools=but(st.rows.pools, now=but(pair, **sides))))
+        pages = whole_pages(_slots(node, side) or [], view.page_size, f"node {list(key)}")
+        found.update({(row, i): page for i, page in enumerate(pages, start=first) if page and indices.has(i)})
+    return found
 
 
 def _slots(node: NodeSnapshot, side: str) -> list[int] | None:
