@@ -29,6 +29,7 @@ from conformance.engines.sglang.recording.copies import HostCopy
 from conformance.engines.sglang.recording.digests import TextOfRequest, TokenDigests
 from conformance.engines.sglang.recording.layout import UnrecordableServer
 from conformance.engines.sglang.recording.recorder import ServerRecorder
+from conformance.engines.sglang.recording.tree import ServerTree
 from conformance.engines.sglang.releases.release import Release
 from conformance.recording import asked
 from conformance.recording.segments import UNIT, NotARecording, SegmentWriter, records
@@ -139,6 +140,56 @@ def test_the_loads_reach_what_they_are_for(tmp_path: Path) -> None:
         (one.request, one.end) for event in events_of(tmp_path / "b") for one in event.passes if one.end - one.start > 1
     )
     assert max(Counter(request for request, _ in chunks).values()) > 2
+
+
+@pytest.mark.soak(but=2)
+@pytest.mark.parametrize("load", LOADS[::-1], ids=str)
+def test_nodes_that_were_written_to_are_all_that_have_changed(
+    tmp_path: Path, load: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each look at the nodes that were touched, a walk of the whole tree finds nothing else."""
+    look, walked = ServerTree.look, Counter[str]()
+
+    def looked(self: ServerTree) -> Any:
+        found, gone = look(self)
+        if self._looks:  # else the whole tree was walked
+            looks = self._looks
+            assert self._walk() == ([], [])
+            self._looks = looks
+            walked.update(found=len(found), gone=len(gone))
+        return found, gone
+
+    monkeypatch.setattr(ServerTree, "look", looked)
+    recorded_server(tmp_path / "a", load, 60)
+    assert walked["found"] > 100
+    assert walked["gone"] > 10
+
+
+def test_a_change_that_nothing_tells_is_seen_later(tmp_path: Path) -> None:
+    """A dictionary of children is written into, beside the tree's own function: the whole tree is walked at times."""
+    loaded = LoadedServer(release_of_server(), RandomClients(**SHORT), 1)
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    for _ in loaded.steps(40):
+        pass
+    tree = recorder._memory.tree
+    tree.look()
+    root = loaded.scheduler.tree_cache.tree_core.root_node
+    child = next(child for child in root.children.values() if not child.children)
+    number = tree.known(child.id).number
+    left = root.children.pop(child.key.child_key(4))
+    gone = [number for _ in range(len(tree._nodes)) for number in tree.look()[1]]
+    recorder.stop()
+    assert left is child
+    assert gone == [number]
+
+
+def test_a_tree_that_is_not_recorded_any_more_is_as_it_was(tmp_path: Path) -> None:
+    recorder = recorded_server(tmp_path / "a", SHORT, 20)
+    core = recorder._scheduler.tree_cache.tree_core
+    node = type(core.root_node)
+    assert "__setattr__" not in vars(node)
+    assert "__setattr__" not in vars(type(core.root_node.component_data[0]))
+    assert "_remove_leaf_from_parent" not in vars(core)
 
 
 def test_all_laws_say_what_the_changes_say_of_a_server(tmp_path: Path) -> None:

@@ -149,7 +149,9 @@ def _shrunk(found: Judged, wrong: Finding, options: JudgeOptions) -> Difference 
     assert options.shrink is not None
     engine, stem = found.start.engine, _stem(found)
     loaded = registry.load(engine, options.release, options.source)
-    listed = known.of_release(registry.plugin(engine).folder, options.release)
+    plugin = registry.plugin(engine)
+    release = options.release or (None if options.source is None else registry.release_of(engine, options.source))
+    listed = known.of_release(plugin.folder, release)
     logging.disable()  # a server tells of each request that it refuses
     try:
         return short_run(stem, loaded.makers[stem], wrong, options.shrink, exclude=excluded(stem, listed))

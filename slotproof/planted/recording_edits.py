@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 from conformance.driver.cache_folder import checkout
 from conformance.driver.naming import UsageError
@@ -96,12 +98,15 @@ def _planted(root: Path, rows: Sequence[Json]) -> dict[str, CodeMutant]:
 
 @dataclass(frozen=True)
 class Planted:
-    """An edit of a release, and where its files are: ``source``, the copy with the edit, and ``scratch`` for ours."""
+    """An edit of a release, and where its files are: ``source``, the copy with the edit, and ``scratch`` for ours.
+    ``steps``: so many are recorded of each kind of server.
+    """
 
     engine: str
     release: str
     source: Path
     scratch: Path
+    steps: int
 
     @property
     def report(self) -> Path:
@@ -124,32 +129,66 @@ def recorded(engine: str, release: str, root: Path, mutant: CodeMutant, steps: i
     """
     begun = time.monotonic()
     with edited(root, {mutant.spot.file: mutant.text.encode()}) as source, tempfile.TemporaryDirectory() as scratch:
-        planted = Planted(engine, release, source, Path(scratch))
-        found = _first_named(planted, steps)
+        kinds = _kinds(engine)
+        planted = Planted(engine, release, source, Path(scratch), steps // len(kinds))
+        found = _first_named(planted, kinds)
         if found["fate"] == NAMED:
             found |= _short(planted, found, shrink)
     return {**found, "seconds": round(time.monotonic() - begun)}
 
 
-def _first_named(planted: Planted, steps: int) -> Json:
-    """Records one kind of server after the other, until a recording breaks a law."""
-    kinds: Sequence[str] = getattr(registry.plugin(planted.engine), "under_loads", ("",))
+def _kinds(engine: str) -> Sequence[str]:
+    """The kinds of servers of an engine that can be put under load."""
+    kinds: Sequence[str] = getattr(registry.plugin(engine), "under_loads", ("",))
+    return kinds
+
+
+def _first_named(planted: Planted, kinds: Sequence[str]) -> Json:
+    """Records one kind of server after the other, until a recording breaks a law that the release keeps under the
+    load.
+    """
     others: dict[str, str] = {}  # by fate why
     for kind in kinds:
-        file, of_kind = planted.scratch / f"{kind or 'server'}.rec", ["--server", kind] if kind else []
-        load = ["--demo", planted.engine, "--source", str(planted.source), "--steps", str(steps // len(kinds))]
-        code, said = _slotproof("record", *load, *of_kind, "-o", str(file))
-        if code != HOLDS:
-            others[UNRECORDED] = said
-            continue
-        code, said = _slotproof("judge", str(file), "--json", str(planted.report))
-        if code == BROKEN:
-            first = planted.told()["first"]
-            named = {name: first[name] for name in ("call", "law", "kind", "detail")}
-            return {"fate": NAMED, "said": "", "server": kind, "file": str(file), **named, "named": first["function"]}
-        others[QUIET if code == HOLDS else UNJUDGED] = "" if code == HOLDS else said
+        file = planted.scratch / f"{kind or 'server'}.rec"
+        fate, found = _judged(planted, ["--source", str(planted.source)], kind, file)
+        if fate == NAMED and _law(found) != _law(_of_release(planted, kind)):
+            return {"fate": NAMED, "said": "", "server": kind, "file": str(file), **found}
+        others[QUIET if fate == NAMED else fate] = found.get("said", "")
     fate = next(fate for fate in (QUIET, UNJUDGED, UNRECORDED) if fate in others)
     return {"fate": fate, "said": others[fate]}
+
+
+def _law(found: Json) -> tuple[Any, ...]:
+    """What a recording breaks, and where."""
+    return found.get("law"), found.get("kind"), found.get("named")
+
+
+def _judged(planted: Planted, subject: Sequence[str], kind: str, file: Path) -> tuple[str, Json]:
+    """Records a kind of server, and judges the recording: its fate, and the first wrong call or why there is none."""
+    load = ["--demo", planted.engine, *subject, "--steps", str(planted.steps), *(["--server", kind] if kind else [])]
+    code, said = _slotproof("record", *load, "-o", str(file))
+    if code != HOLDS:
+        return UNRECORDED, {"said": said}
+    code, said = _slotproof("judge", str(file), "--json", str(planted.report))
+    if code != BROKEN:
+        return (QUIET, {}) if code == HOLDS else (UNJUDGED, {"said": said})
+    first = planted.told()["first"]
+    return NAMED, {name: first[name] for name in ("call", "law", "kind", "detail")} | {"named": first["function"]}
+
+
+_own: dict[tuple[str, str, str, int], Json] = {}
+_one_at_a_time = Lock()
+
+
+def _of_release(planted: Planted, kind: str) -> Json:
+    """What the release itself breaks under the load, as ``_judged`` says it; nothing where it keeps the law."""
+    asked = (planted.engine, planted.release, kind, planted.steps)
+    with _one_at_a_time:
+        if asked not in _own:
+            file = planted.scratch / "release.rec"
+            fate, found = _judged(planted, ["--release", planted.release], kind, file)
+            _own[asked] = found if fate == NAMED else {}
+        return _own[asked]
 
 
 def _short(planted: Planted, found: Json, shrink: str) -> Json:

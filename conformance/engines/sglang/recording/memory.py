@@ -6,7 +6,7 @@ later, and then the change is made from them, look after look in their order (``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 from conformance.engines.sglang.recording import layout
 from conformance.engines.sglang.recording.copies import HostCopy, joined
 from conformance.engines.sglang.recording.digests import TokenDigests
+from conformance.engines.sglang.recording.tree import KnownNode, SeenNode, ServerTree
 from conformance.engines.sglang.releases import records
 from conformance.recording.server_records import (
-    DIGEST_BYTES,
     NO_NODE,
     UNCHANGED,
     ListChange,
     MemoryChange,
-    NodeChange,
-    PartChange,
     PoolChange,
     RowChange,
     change_of,
@@ -49,51 +47,6 @@ class SeenRow(NamedTuple):
     lengths: records.RowLengths
     first: int
     copied: int
-
-
-class KnownNode(NamedTuple):
-    """A node as it was looked at last, with the engine's objects, by which it is known whether they have changed.
-
-    ``number``: of the recording. ``above``: the engine's number of its parent, ``None`` for the root. ``last``: the
-    digest of its last token. ``slots``, ``locks``: the engine's tensors and its lock counts, one for each pool.
-    ``mark``: of a node where the window of a lock ends.
-    """
-
-    number: int
-    above: int | None
-    key: Any
-    before: bytes
-    last: bytes
-    slots: tuple[Any, ...]
-    locks: tuple[int, ...]
-    mark: Any
-
-
-class SeenPart(NamedTuple):
-    """A part of a node. ``slots``: a copy where they have changed. ``has_slots``: there are any."""
-
-    lock: int
-    slots: HostCopy | None
-    has_slots: bool
-
-    def told(self) -> PartChange:
-        """What the recording says of it. The copy is done."""
-        if self.slots is not None:
-            return PartChange(self.lock, self.slots.numbers())
-        return PartChange(self.lock, UNCHANGED if self.has_slots else [])
-
-
-class SeenNode(NamedTuple):
-    """A node that has changed. ``digests``: ``UNCHANGED`` where its key is as before."""
-
-    number: int
-    parent: int
-    digests: bytes | None
-    parts: tuple[SeenPart, ...]
-
-    def told(self) -> NodeChange:
-        """What the recording says of it. The copies are done."""
-        return NodeChange(self.number, self.parent, self.digests, [part.told() for part in self.parts])
 
 
 class CopiedPools(NamedTuple):
@@ -174,23 +127,24 @@ class ServerMemory:
     """Looks at the memory of one scheduler. ``digests``: under which tokens of keys are named."""
 
     def __init__(self, scheduler: Any, digests: TokenDigests) -> None:
-        self._scheduler, self._digests = scheduler, digests
+        self._scheduler = scheduler
         self._rows, self._allocator = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
         self._tree = scheduler.tree_cache
-        self._parts, self._pools = layout.parts(scheduler), layout.pools(scheduler)
+        self._pools, self.tree = layout.pools(scheduler), ServerTree(scheduler, digests)
         self._windowed = len(self._pools) > 1
         self.so_far = ToldSoFar()
         self._lists: tuple[Any, ...] = ()
         self._changes = -1
+        self._quick: Callable[[Any], tuple[Any, records.RowLengths]] | None = None
         self._free_rows: list[int] = []
         self._copied: dict[int, tuple[int, int]] = {}  # by request, its row and how many slots were copied
         self.forget_tree()
 
     def forget_tree(self) -> None:
         """The tree was emptied: its nodes are numbered anew."""
-        self._nodes: dict[int, KnownNode] = {}  # by the engine's number
+        self.tree.forget()
         self._holds: dict[int, Hold] = {}
-        self._next = 0
+        self._shown: list[Hold] = []
 
     def first(self) -> tuple[CopiedPools, list[int]]:
         """The pools of an empty server, and its rows. A reader may begin here: the nodes are told from now on."""
@@ -219,7 +173,7 @@ class ServerMemory:
         """
         whom = holders if asked.whom is None else {n: holders[n] for n in asked.whom if n in holders}
         rows, slots = self._look_at_rows(whom, asked.whole)
-        nodes, gone = self._look_at_tree() if asked.walks else ([], [])
+        nodes, gone = self.tree.look() if asked.walks else ([], [])
         now = [int(row) for row in self._rows.free_slots]
         free_rows, self._free_rows = change_of(self._free_rows, now), now
         left = [request for request in asked.whom or () if request in self._copied and request not in holders]
@@ -233,7 +187,7 @@ class ServerMemory:
             slots=slots,
             nodes=nodes,
             gone=gone,
-            sizes=layout.tree_sizes(self._tree, self._parts),
+            sizes=layout.tree_sizes(self._tree, self.tree.parts),
             holds=self._look_at_holds(holders, whom if not gone and not self._windowed else holders),
         )
         tensors = self._tensors()
@@ -271,10 +225,9 @@ class ServerMemory:
     def _look_at_rows(self, holders: Mapping[int, Any], whole: Collection[int]) -> tuple[list[SeenRow], Any]:
         rows, parts, table = [], [], self._rows.req_to_token
         for number, holder in holders.items():
-            row = records.row(holder)
-            if row is None:
+            row, lengths = self._row_of(holder)
+            if row is None or lengths is None:
                 continue
-            lengths = records.lengths(holder)
             before, known = self._copied.get(number, (row, 0))
             first = 0 if number in whole or before != row else min(known, lengths.allocated)
             if lengths.allocated > first:
@@ -283,23 +236,35 @@ class ServerMemory:
             rows.append(SeenRow(number, row, lengths, first, max(0, lengths.allocated - first)))
         return rows, joined(parts)
 
-    # The tree.
+    def _row_of(self, holder: Any) -> tuple[int | None, records.RowLengths | None]:
+        """The row of a holder, and its lengths; ``None`` for both where it has no row."""
+        if self._quick is not None:
+            try:
+                return self._quick(holder)
+            except AttributeError:
+                self._quick = None
+        if (row := records.row(holder)) is None:
+            return None, None
+        self._quick = records.quick_lengths(holder)
+        return row, records.lengths(holder)
+
+    # What requests hold of the tree.
 
     def _look_at_holds(self, holders: Mapping[int, Any], whom: Mapping[int, Any]) -> list[Hold]:
         """What requests hold. ``whom``: those for which it may have changed."""
-        for number in [number for number in self._holds if number not in holders]:
-            del self._holds[number]
-        for number, holder in whom.items():
-            self._holds.pop(number, None)
-            if (hold := self._hold(number, holder)) is not None:
-                self._holds[number] = hold
-        return sorted(self._holds.values(), key=itemgetter(0))
+        known = self._holds
+        changed: dict[int, Hold | None] = dict.fromkeys(known.keys() - holders.keys())
+        changed |= {n: hold for n, holder in whom.items() if (hold := self._hold(n, holder)) != known.get(n)}
+        if changed:
+            self._holds = {n: hold for n, hold in (known | changed).items() if hold is not None}
+            self._shown = sorted(self._holds.values(), key=itemgetter(0))
+        return self._shown
 
     def _hold(self, number: int, holder: Any) -> Hold | None:
         named = layout.node_number(records.locked_node(holder))
         if named is None:
             return None
-        known = self._nodes.get(named)
+        known = self.tree.known(named)
         if known is None:
             return number, NO_NODE, NO_NODE if self._windowed else None
         if known.above is None:
@@ -310,79 +275,12 @@ class ServerMemory:
 
     def _top(self, node: KnownNode, mark: Any) -> int:
         """The node at which the window of a lock ends, whose mark the lock has; without one the highest node."""
-        path, at = [], node
-        while at.above is not None:
-            path.append(at)
-            at = self._nodes[at.above]
+        path, part = self.tree.path(node), self.tree.parts[-1]
         if mark is None:
             return path[-1].number
-        return next((one.number for one in path if one.mark == mark), NO_NODE)
-
-    def _look_at_tree(self) -> tuple[list[SeenNode], list[int]]:
-        """The nodes that have changed, parents first, and those that have left."""
-        nodes, found, count = self._nodes, [], 0
-        here: dict[int, KnownNode] = {}
-        waiting: list[tuple[Any, int | None, bytes]] = [(layout.root_of(self._tree), None, b"")]
-        while waiting:
-            node, above, before = waiting.pop()
-            ident, count = node.id, count + 1
-            known = nodes.get(ident)
-            if known is None or not self._is_as_before(known, node, above, before):
-                known, seen = self._look_at_node(known, node, above, before)
-                nodes[ident] = known
-                found.append(seen)
-            here[ident] = known
-            if node.children:
-                last = known.last
-                waiting += [(child, ident, last) for child in node.children.values()]
-        if len(nodes) == count:
-            return found, []
-        gone = [known.number for ident, known in nodes.items() if ident not in here]
-        self._nodes = here
-        return found, gone
-
-    def _is_as_before(self, known: KnownNode, node: Any, above: int | None, before: bytes) -> bool:
-        """Nothing has changed of a node. Each node is asked at each look: objects are compared by identity alone."""
-        if known.key is not node.key or known.above != above or known.before != before:
-            return False
-        data = node.component_data
-        for part, slots, lock in zip(self._parts, known.slots, known.locks, strict=True):
-            one = data[part]
-            if one.value is not slots or one.lock_ref != lock:
-                return False
-        return not self._windowed or known.mark == layout.mark_of(data[self._parts[-1]])
-
-    def _look_at_node(
-        self, known: KnownNode | None, node: Any, above: int | None, before: bytes
-    ) -> tuple[KnownNode, SeenNode]:
-        """What is known of a node that is new, or has changed. Its parent was looked at."""
-        key, data = node.key, [node.component_data[part] for part in self._parts]
-        slots, locks = tuple(one.value for one in data), tuple(int(one.lock_ref) for one in data)
-        if known is not None and known.key is key and known.before == before:
-            digests, last = UNCHANGED, known.last
-        else:
-            digests, last = self._named(key, before)
-        number = self._next if known is None else known.number
-        self._next += known is None
-        mark = layout.mark_of(data[-1]) if self._windowed else None
-        old = (None,) * len(slots) if known is None else known.slots
-        parts = tuple(map(_part, locks, slots, old))
-        new = KnownNode(number, above, key, before, last, slots, locks, mark)
-        return new, SeenNode(number, NO_NODE if above is None else self._nodes[above].number, digests, parts)
-
-    def _named(self, key: Any, before: bytes) -> tuple[bytes, bytes]:
-        """The digests of a key's tokens, and the last one; that before it where it has none."""
-        tokens = key.raw_token_ids()
-        if not len(tokens):
-            return b"", b""
-        found = self._digests.of(tokens, before or self._digests.root(layout.namespace(key)))
-        return found, found[-DIGEST_BYTES:]
+        marked = (one for one in path if layout.mark_of(one.node.component_data[part]) == mark)
+        return next((one.number for one in marked), NO_NODE)
 
 
 def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
-
-
-def _part(lock: int, slots: Any, before: Any) -> SeenPart:
-    has_slots = layout.has_slots(slots)
-    return SeenPart(lock, HostCopy(slots) if has_slots and slots is not before else None, has_slots)

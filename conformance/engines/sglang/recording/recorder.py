@@ -56,6 +56,7 @@ OF_REQUESTS = ("matched", ADMITTED, EXTENDED, DECODED, "cached", LEFT)
 UNTOLD = (ARRIVED, LOADED_BACK)  # that a request is there is seen when something is done with it
 WHOLE = (EXTENDED, "cached")  # events after which the rows of their requests may have other slots at old places
 STEPS = (PASSED, DECODED, "group_begun", "group_ended")  # events that do not touch the tree, unless it evicts
+OF_NO_ROW = ("evicted", "group_begun")  # events that touch no row
 FUNCTIONS = {
     **{one.kind: one.places[0][1] for one in reversed(WATCHED)},
     **{kind: name for kinds in TELLING.values() for name, kind in reversed(kinds.items())},
@@ -162,6 +163,8 @@ class ServerRecorder:
         self._is_stopped = True
         if ServerWatch.now is self._watch:
             ServerWatch.now = None
+        if not self.unknown:
+            self._memory.tree.stop()
         self._writer.close()
 
     def _safely(self, hook: Callable[..., None], *args: Any) -> None:
@@ -292,11 +295,12 @@ class ServerRecorder:
         texts = [one for number in whom for one in self._answer(number)]
         named = function or FUNCTIONS[kind]
         event = RecordedEvent(kind, _now(), named, [], texts, [*map(self._part, whom)], [], [], UNCHANGED)
-        holders = {number: self._objects[number] for number in sorted(self._running | self._admitted)}
+        holders = {number: self._objects[number] for number in (*self._running, *self._admitted)}
         whole = [number for number in whom if kind in WHOLE]
         evictions, self._evictions = self._evictions, self._watch.tree_changes
         walks = kind not in STEPS or evictions != self._evictions
-        self._add(event, self._memory.look(self._watch.changes, holders, LookPlan(numbers, whole, walks)))
+        rows_of = () if kind in OF_NO_ROW else numbers
+        self._add(event, self._memory.look(self._watch.changes, holders, LookPlan(rows_of, whole, walks)))
 
     def _passes(self, batch: Any, *_: Any) -> None:
         """A forward pass is launched next."""
