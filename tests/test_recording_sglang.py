@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from conformance.driver.naming import UsageError
 from conformance.engines.sglang import PLUGIN, RELEASES
 from conformance.engines.sglang import recording as of_engine
-from conformance.engines.sglang.load import LoadedServer, RandomClients
+from conformance.engines.sglang.load import SERVERS, LoadedServer, RandomClients
 from conformance.engines.sglang.recording import layout
 from conformance.engines.sglang.recording.copies import HostCopy
 from conformance.engines.sglang.recording.digests import TextOfRequest, TokenDigests
@@ -128,6 +128,17 @@ def test_older_servers_keep_the_law(tmp_path: Path, version: str) -> None:
     found = subprocess.run([*command, "judge", path], capture_output=True, text=True, check=False)
     assert (made.returncode, found.returncode) == (HOLDS, HOLDS)
     assert "no law is broken in " in found.stdout
+
+
+def test_each_kind_of_server_is_recorded(tmp_path: Path) -> None:
+    assert PLUGIN.under_loads == tuple(SERVERS)
+    path = str(tmp_path / "a.rec")
+    for kind in PLUGIN.under_loads:
+        words = ["record", "--demo", "sglang", "--release", NEWEST, "--server", kind, "--steps", "40", "-o", path]
+        assert CliRunner().invoke(app, words).exit_code == HOLDS
+        found = CliRunner().invoke(app, ["judge", path])
+        assert found.exit_code == HOLDS
+        assert "no law is broken in " in found.output
 
 
 def test_the_loads_reach_what_they_are_for(tmp_path: Path) -> None:

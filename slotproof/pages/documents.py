@@ -7,7 +7,8 @@ law refutes is kept in ``docs/mutation.json``, which ``slotproof mutate spec --k
 is about: ``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation
 nothing notices is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says
 which files have changed since. What ``slotproof check`` finds of drawn edits of engines is kept in
-``docs/mutation_engines.json``, which ``slotproof mutate engine --keep`` writes. Which functions of the newest releases
+``docs/mutation_engines.json``, which ``slotproof mutate engine --keep`` writes, and what recordings say of some of them
+in ``docs/recorded_edits.json``, see ``slotproof.planted.recording_edits``. Which functions of the newest releases
 lead to which transitions is kept in ``docs/functions.json``, which ``slotproof engines`` writes too. Everything else is
 made from the code, so ``slotproof docs --check`` sees a document that is out of date without loading an engine of
 others and without searching for the known bugs. Tests search for some of them and compare what they find with
@@ -53,13 +54,14 @@ from slotproof.pages.law_pages import own_laws, parts_of
 from slotproof.pages.law_pages import pages as law_pages
 from slotproof.pages.templating import environment
 from slotproof.pages.tutorial import played
-from slotproof.planted import kept_search, mutating, mutating_engine, mutating_impl
+from slotproof.planted import kept_search, mutating, mutating_engine, mutating_impl, recording_edits
 from slotproof.proving.headlines import theorems
 from slotproof.proving.minimal import listed
 from slotproof.proving.trusted import trusted_base
 
 MUTATED = FINDINGS.with_name(mutating_impl.KEPT)  # what `slotproof mutate impl --keep` writes
 DRAWN = FINDINGS.with_name(mutating_engine.KEPT)  # what `slotproof mutate engine --keep` writes
+RECORDED = FINDINGS.with_name(recording_edits.KEPT)
 UNNEEDED = FINDINGS.with_name("unneeded.json")  # what `slotproof prove --minimal --json` writes
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
 REQUIRED = ("found",)  # the parts that README.md must have
@@ -104,6 +106,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         "mutation.md": mutating.page(),
         **({"mutation_impl.md": mutating_impl.page()} if MUTATED.exists() else {}),
         **({"mutation_engines.md": mutating_engine.page()} if DRAWN.exists() else {}),
+        **({"recorded_edits.md": recording_edits.page()} if RECORDED.exists() else {}),
     }
     return [
         (KEPT_CORNERS, corners.derived()),

@@ -44,7 +44,7 @@ NO_END = -1  # in the place of an exit code
 FAILED, PASSED = 1, 0  # exit codes of pytest
 RIGHTLY = ("yes", "late", "no", "not named")  # whether the first wrong call was named: yes, or a later one was, ...
 NAMED_BY, UNREVIEWED = ("engine", "release", "edit"), {"right": "", "reason": ""}
-OF_DRAW = ("edit", "file", "line", "function", "words", "stem", "law")  # what of a draw's row is kept
+OF_DRAW = ("edit", "file", "line", "function", "words")  # what of a draw's row is kept
 
 
 def main() -> int:
@@ -64,7 +64,7 @@ def main() -> int:
 
     def one(row: Json) -> Json:
         made = recorded(draw["engine"], draw["release"], root, planted[row["edit"]], asked.steps, asked.shrink)
-        found = {name: row[name] for name in OF_DRAW} | made
+        found = {name: row[name] for name in OF_DRAW} | {"checked": f"{row['stem']}: {row['law']}"} | made
         _tell(found)
         return found
 
@@ -262,6 +262,7 @@ def page() -> Json:
     every = []
     for one in kept.values():
         rows = [row | known.get((one["engine"], one["release"], row["edit"]), UNREVIEWED) for row in one["rows"]]
+        rows = [{**row, "test": _of_test(row) if row.get("short") is not None else ""} for row in rows]
         named = [row for row in rows if row["fate"] == NAMED]
         counts = {
             **{"named": len(named), "right": sum(row["right"] == "yes" for row in named)},
