@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from spec import in_flight
 from spec.finite import Domain as Range
 from spec.finite import Map as FiniteMap
-from spec.in_flight import READS, WRITES, InFlightState, flies, uses
-from spec.logic import Domain, Map, Number, Truth, but, constant, constant_map, implies, no, number, total, zeroed
+from spec.in_flight import READS, WRITES, InFlightState, blocks_used, flies, flying, uses
+from spec.logic import Domain, Map, Number, Set, Truth, but, constant, constant_map, implies, no, number, total, zeroed
 
 ABSENT, WRITING, READY = 0, 1, 2  # phases of a key
 NO_SLOT, NO_KEY, NO_BLOCK = 0, 0, 0
@@ -113,6 +113,11 @@ def is_load(st: HostTierState, job: Number) -> Truth:
     return copies(st).has(job) & (st.flight.kind(job) == WRITES)
 
 
+def stores(st: HostTierState) -> Set:
+    """The copies in flight from the device to the host."""
+    return copies(st).such(lambda j: is_store(st, j), lambda: [job for job, _ in st.flight.kind.items()])
+
+
 def key_of(st: HostTierState, job: Number) -> Number:
     """The key for which the copy was begun."""
     return st.flight.row(job)
@@ -121,6 +126,13 @@ def key_of(st: HostTierState, job: Number) -> Number:
 def is_loaded_by(st: HostTierState, key: Number, job: Number) -> Truth:
     """The copy in flight loads the key, which no reset has forgotten since."""
     return is_load(st, job) & (st.lost(job) == 0) & (key_of(st, job) == key)
+
+
+def loaders(st: HostTierState, key: Number) -> Set:
+    """The copies in flight that load the key, which no reset has forgotten since."""
+    return copies(st).such(
+        lambda j: is_loaded_by(st, key, j), lambda: [job for job, of in st.flight.row.items() if of == key]
+    )
 
 
 def holds_text(st: HostTierState, slot: Number, key: Number) -> Truth:
@@ -174,8 +186,7 @@ def loads_are_counted(st: HostTierState, k: Number) -> Truth:
 
 def a_load_counts(st: HostTierState, k: Number) -> Truth:
     """A key that a copy in flight loads has a load, unless a reset has made the copy lost."""
-    counted = copies(st).all(lambda j: implies(is_loaded_by(st, k, j), st.loads(k) > 0))
-    return (st.loads(k) >= 0) & counted
+    return (st.loads(k) >= 0) & loaders(st, k).all(lambda _: st.loads(k) > 0)
 
 
 def a_counted_load_is_in_flight(st: HostTierState, k: Number) -> Truth:
@@ -230,9 +241,9 @@ def a_target_on_the_host_is_its_own(st: HostTierState) -> Truth:
     """A slot that a store in flight writes is read and written by no other copy."""
 
     def apart(j: Number, k: Number) -> Truth:
-        return implies(is_store(st, j) & flies(st.flight, k) & (j != k), st.place(j) != st.place(k))
+        return (j == k) | (st.place(j) != st.place(k))
 
-    return copies(st).all(lambda j: copies(st).all(lambda k: apart(j, k)))
+    return stores(st).all(lambda j: flying(st.flight).all(lambda k: apart(j, k)))
 
 
 def a_target_on_the_device_is_its_own(st: HostTierState) -> Truth:
@@ -245,16 +256,17 @@ def parts_and_blocks(st: HostTierState) -> Truth:
 
     def its_block(j: Number, b: Number) -> Truth:
         o = st.part(j, b)
-        return implies(uses(st.flight, j, b), st.parts.has(o) & (st.source(j, o) == b))
+        return st.parts.has(o) & (st.source(j, o) == b)
 
     def its_part(j: Number, o: Number) -> Truth:
         b = st.source(j, o)
         there = blocks_of(st).has(b) & uses(st.flight, j, b) & (st.part(j, b) == o)
         return implies(is_store(st, j), there)
 
-    return copies(st).all(
-        lambda j: blocks_of(st).all(lambda b: its_block(j, b)) & st.parts.all(lambda o: its_part(j, o))
-    )
+    def fit(j: Number) -> Truth:
+        return blocks_used(st.flight, j).all(lambda b: its_block(j, b)) & st.parts.all(lambda o: its_part(j, o))
+
+    return flying(st.flight).all(fit)
 
 
 def a_store_reads_the_keys_text(st: HostTierState) -> Truth:
@@ -278,9 +290,9 @@ def a_found_key_is_not_written(st: HostTierState) -> Truth:
     """No copy in flight writes the slot of a key that is found: it is found only after its copy has ended well."""
 
     def apart(k: Number, j: Number) -> Truth:
-        return implies((st.phase(k) == READY) & is_store(st, j), st.place(j) != st.slot(k))
+        return implies(st.phase(k) == READY, st.place(j) != st.slot(k))
 
-    return st.every_key.all(lambda k: copies(st).all(lambda j: apart(k, j)))
+    return stores(st).all(lambda j: st.every_key.all(lambda k: apart(k, j)))
 
 
 def nothing_is_known(st: HostTierState) -> Truth:

@@ -84,6 +84,14 @@ def blocks_used(st: InFlightState, job: Number) -> Set:
     return st.blocks.such(lambda b: uses(st, job, b), lambda: [block for (_, block), _ in st.uses.items()])
 
 
+def users(st: InFlightState, block: Number) -> Set:
+    """The jobs in flight that read or write the block."""
+    return st.jobs.such(
+        lambda j: (st.kind(j) != NO_JOB) & uses(st, j, block),
+        lambda: [job for (job, used), _ in st.uses.items() if used == block],
+    )
+
+
 def nothing_flies(st: InFlightState) -> Truth:
     """No job is in flight."""
     return st.jobs.all(lambda j: st.kind(j) == NO_JOB)
@@ -148,10 +156,7 @@ def only_jobs_in_flight_use_blocks(st: InFlightState) -> Truth:
 def what_a_transfer_writes_is_its_own(st: InFlightState) -> Truth:
     """A block that a transfer in flight writes is read and written by no other transfer and by no pass in flight."""
 
-    def alone(j: Number, b: Number) -> Truth:
-        return flying(st).all(lambda k: (k == j) | no(uses(st, k, b)))
-
-    return writers(st).all(lambda j: blocks_used(st, j).all(lambda b: alone(j, b)))
+    return writers(st).all(lambda j: blocks_used(st, j).all(lambda b: users(st, b).all(lambda k: k == j)))
 
 
 # What calls do.
