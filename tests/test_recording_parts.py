@@ -9,7 +9,7 @@ import pytest
 from driven import sampled
 from recording_parts_plants import HARMLESS, PARTS, PLANTS, WINDOWS
 from recording_plants import Plant
-from test_recording import KEY, NEWEST, judged_with, release_of
+from test_recording import KEY, NEWEST, judged_with, recorded, release_of
 from typer.testing import CliRunner
 
 from conformance.driver.protocol import Json
@@ -214,6 +214,15 @@ def test_each_kind_of_server_is_recorded(tmp_path: Path) -> None:
         assert found.exit_code == HOLDS
         assert "no law is broken in " in found.output
     assert "blocks of 8 or 16 or 32 tokens" in found.output
+
+
+def test_a_table_has_a_state_for_each_draft_behind_the_longest_text(tmp_path: Path) -> None:
+    """Requests reach the length that the server allows, and the tables of their states are longer by their drafts."""
+    drafted = {"requests": 3, "blocks": 100, "prompt": 20, "outputs": 28, **SERVERS["drafted_states"]}
+    recorded(tmp_path / "a", drafted, 60)
+    verdict = judged(tmp_path / "a")
+    assert verdict.broken is None
+    assert verdict.calls > 100
 
 
 @pytest.mark.parametrize("host", [HOSTS[0], HOST_POOLS[0]], ids=["slots", "pool"])

@@ -56,7 +56,7 @@ class VLLMPlugin:
     host_bookkeeping: tuple[str, ...] = HOST_BOOKKEEPING
     entrances: Entrances = ENTRANCES
     extra: str = "vllm"
-    under_loads: tuple[str, ...] = ("plain", "window", "states", "parts", "drafts", "sizes")
+    under_loads: tuple[str, ...] = ("plain", "window", "states", "parts", "drafted_states", "drafts", "sizes")
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
         """The engines of a release, or of a checkout in the folder ``source``. ``EngineError`` says what is wrong."""

@@ -63,6 +63,10 @@ SERVERS: dict[str, Mapping[str, Any]] = {
     "window": {"window": 40},
     "states": {"layers": ({"kind": FULL}, STATES), "tuning": RETAINS, "turns": 40},
     "parts": {"layers": ({"kind": FULL}, {"kind": MAMBA}), "tuning": Tuning(retention=0, match=4), "turns": 40},
+    "drafted_states": {
+        **{"drafts": 3, "steps_in_flight": 1, "turns": 40},
+        **{"layers": ({"kind": FULL}, STATES), "tuning": RETAINS},
+    },
     "drafts": {"drafts": 3, "steps_in_flight": 1, "window": 40},
     "sizes": {
         "layers": (

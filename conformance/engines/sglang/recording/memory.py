@@ -188,7 +188,7 @@ class ServerMemory:
             nodes=nodes,
             gone=gone,
             sizes=layout.tree_sizes(self._tree, self.tree.parts),
-            holds=self._look_at_holds(holders, whom if not gone and not self._windowed else holders),
+            holds=self._look_at_holds(holders, whom if not self._windowed else holders, gone),
         )
         tensors = self._tensors()
         # A tree writes to the mapping by itself, where a node gets SWA slots again.
@@ -250,9 +250,12 @@ class ServerMemory:
 
     # What requests hold of the tree.
 
-    def _look_at_holds(self, holders: Mapping[int, Any], whom: Mapping[int, Any]) -> list[Hold]:
-        """What requests hold. ``whom``: those for which it may have changed."""
+    def _look_at_holds(self, holders: Mapping[int, Any], whom: Mapping[int, Any], gone: list[int]) -> list[Hold]:
+        """What requests hold. ``whom``: those for which it may have changed. ``gone``: nodes that have left."""
         known = self._holds
+        if gone:
+            held = {n for n, (_, *nodes) in known.items() if any(node in nodes for node in gone)}
+            whom = {**whom, **{n: holders[n] for n in held if n in holders}}
         changed: dict[int, Hold | None] = dict.fromkeys(known.keys() - holders.keys())
         changed |= {n: hold for n, holder in whom.items() if (hold := self._hold(n, holder)) != known.get(n)}
         if changed:

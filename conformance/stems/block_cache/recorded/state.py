@@ -19,6 +19,7 @@ from spec.lengths import in_pages
 from spec.logic import but
 
 MOST_STORIES = 1 << 31
+MOST_DRAFTS = 32  # most draft tokens of a request in a step: a table of states has a block for each
 STEPS_IN_FLIGHT = 3  # most steps whose requests may have left while their blocks are given back later
 
 
@@ -26,7 +27,7 @@ def first_state(config: Mapping[str, Any], stories: RecordedStories) -> BlockCac
     """Every block is free and no row is in use. The sizes are those of the recorded scheduler."""
     groups = config["layers"]
     rows = config["requests"] * (1 + STEPS_IN_FLIGHT) * len(groups)
-    places = -(-config["max_length"] // min(sizes_of(config))) + 2
+    places = -(-config["max_length"] // min(sizes_of(config))) + 2 + MOST_DRAFTS
     tells: Any = stories  # it is called as the law's map is
     pool = block_pool.initial(config["blocks"], rows, places, len(groups), 0, tells)
     pool = but(pool, stories=Domain(0, MOST_STORIES))
