@@ -481,7 +481,8 @@ def test_copies_of_states_inside_blocks_are_not_limited(change: Json, avoided: s
     config: Json = {"layers": [ATTENTION, STATES], "tuning": {"match": 2}, "caching": True, "block_size": 4}
     config |= {"host": {"slots": 2, "blocks_per_slot": 1}, **change}
     limits = {}
-    for exclude in (frozenset(), {BlockCacheExclusion.LIMITS_OF_TAILS}):
+    for member in ([], [BlockCacheExclusion.LIMITS_OF_TAILS]):
+        exclude = frozenset(member)
         machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
         machine.run = SimpleNamespace(config=config)
         limits[bool(exclude)] = {name for length in range(8) for name in machine._limits(length, 0, 1)}

@@ -9,7 +9,7 @@ import pytest
 from driven import sampled
 from recording_parts_plants import HARMLESS, PARTS, PLANTS, WINDOWS
 from recording_plants import Plant
-from test_recording import KEY, NEWEST, judged_with, recorded, release_of
+from test_recording import KEY, NEWEST, judged_with, release_of
 from typer.testing import CliRunner
 
 from conformance.driver.protocol import Json

@@ -186,12 +186,13 @@ def test_a_change_that_nothing_tells_is_seen_later(tmp_path: Path) -> None:
     tree.look()
     root = loaded.scheduler.tree_cache.tree_core.root_node
     child = next(child for child in root.children.values() if not child.children)
-    number = tree.known(child.id).number
+    known = tree.known(child.id)
+    assert known is not None
     left = root.children.pop(child.key.child_key(4))
     gone = [number for _ in range(len(tree._nodes)) for number in tree.look()[1]]
     recorder.stop()
     assert left is child
-    assert gone == [number]
+    assert gone == [known.number]
 
 
 def test_a_tree_that_is_not_recorded_any_more_is_as_it_was(tmp_path: Path) -> None:
