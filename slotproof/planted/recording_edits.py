@@ -72,13 +72,9 @@ def main() -> int:
         every = list(pool.map(one, rows))
     folder = checkout()
     if asked.keep and folder is not None:
-        _keep(folder / "docs" / KEPT, {**_of_draw(draw), "steps": asked.steps, "shrink": asked.shrink, "rows": every})
+        drawn = {name: draw[name] for name in ("engine", "release", "seed")} | {"tried": len(draw["rows"])}
+        _keep(folder / "docs" / KEPT, {**drawn, "steps": asked.steps, "rows": every})
     return HOLDS
-
-
-def _of_draw(draw: Json) -> Json:
-    tried = [row["edit"] for row in draw["rows"]]
-    return {name: draw[name] for name in ("engine", "release", "seed")} | {"tried": len(tried)}
 
 
 def _planted(root: Path, rows: Sequence[Json]) -> dict[str, CodeMutant]:

@@ -14,7 +14,7 @@ OF_NODE = frozenset({"key", "parent", "children", "component_data"})
 OF_PART = frozenset({"value", "lock_ref"})
 REMOVES = "_remove_leaf_from_parent"  # the function of a tree
 Listener = Callable[[Any], object]
-_listeners: dict[type, list[Listener]] = {}
+_listeners: dict[Any, list[Listener]] = {}
 
 
 class TouchedNodes:
@@ -41,7 +41,7 @@ class TouchedNodes:
             _listeners[cls].remove(listener)
             if not _listeners[cls]:
                 del _listeners[cls]
-                del cls.__setattr__
+                del cls.__setattr__  # that of its base is there again
 
     def forgets_all(self) -> None:
         """No node that was there is of the tree any more."""
@@ -76,6 +76,7 @@ class TouchedNodes:
 
 def _listen(cls: Any, names: frozenset[str], listener: Listener) -> None:
     """``listener`` hears of each object of the class, one of whose attributes with these names was set."""
+    assert cls in _listeners or "__setattr__" not in vars(cls), f"{cls.__name__} has a __setattr__ of its own"
     if cls in _listeners:
         _listeners[cls].append(listener)
         return
