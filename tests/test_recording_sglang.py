@@ -44,6 +44,7 @@ from conformance.recording.server_records import (
 )
 from conformance.stems.server.recorded.judged import JudgedServer, judged_server
 from conformance.stems.server.run import Midway
+from conformance.stems.server.served import GOES_ON
 from slotproof import record
 from slotproof.cli import app
 from slotproof.console.codes import BROKEN, HOLDS, USAGE
@@ -361,6 +362,29 @@ def test_equal_beginnings_have_equal_digests() -> None:
     assert len({*first}) * DIGEST_BYTES == len(one.input)
 
 
+@pytest.mark.parametrize(
+    ("part", "method", "named"),
+    [
+        ("batch_result_processor", "_prepare_kv_cache_release", "process_batch_result raised ZeroDivisionError"),
+        ("policy", "calc_priority", "get_next_batch_to_run raised ZeroDivisionError"),
+    ],
+)
+def test_what_ends_a_server_is_named_also_outside_of_all_watched_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, method: str, named: str
+) -> None:
+    loaded = LoadedServer(release_of_server(), RandomClients(**SHORT), 1)
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    for _ in loaded.steps(20):
+        pass
+    monkeypatch.setattr(type(getattr(loaded.scheduler, part)), method, lambda *_, **__: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        all(True for _ in loaded.steps(60))
+    recorder.stop()
+    verdict = judged_server(tmp_path / "a")
+    assert verdict.broken is not None
+    assert (verdict.broken.law, verdict.function) == (GOES_ON, named)
+
+
 def test_recording_a_server_changes_nothing(tmp_path: Path) -> None:
     """Turn by turn, a server that is recorded does what one does that is not."""
     load = RandomClients(**RETRACTS)
@@ -650,7 +674,7 @@ def test_a_short_run_of_a_server_with_the_broken_law_is_found(tmp_path: Path) ->
 
 
 def test_the_command_refuses_a_release_that_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "NEEDED_CALLS", ("not_there",))
+    monkeypatch.setattr(layout, "LOOP", ("not_there",))
     words = ["record", "--demo", "sglang", "--release", NEWEST, "--steps", "5", "-o", str(tmp_path / "a")]
     found = CliRunner().invoke(app, words)
     assert isinstance(found.exception, UsageError)

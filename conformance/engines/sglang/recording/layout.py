@@ -17,7 +17,9 @@ ENGINE, MODULES = "sglang", "sglang.srt"
 TREES = ("UnifiedRadixCache",)
 ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator", "SWATokenToKVPoolAllocator")
 NEEDED = ("tree_cache", "req_to_token_pool", "token_to_kv_pool_allocator", "waiting_queue", "running_batch")
-NEEDED_CALLS = ("ingest_requests",)
+POLLS = "ingest_requests"
+# The functions that the event loop of a scheduler calls. What one of them raises ends the server.
+LOOP = (POLLS, "get_next_batch_to_run", "run_batch", "process_batch_result", "on_idle")
 # What no recording says: where an attribute of the scheduler is so, and how a message names it.
 ATTRIBUTES = (
     ("is_hybrid_ssm", "recurrent layers"),
@@ -52,7 +54,7 @@ class InstalledModules:
 
 def must_be_recordable(scheduler: Any) -> None:
     """Raises ``UnrecordableServer`` if the scheduler has not what is recorded."""
-    lacks = [name for name in (*NEEDED, *NEEDED_CALLS) if not hasattr(scheduler, name)]
+    lacks = [name for name in (*NEEDED, *LOOP) if not hasattr(scheduler, name)]
     lacks += [] if hasattr(worker_of(scheduler), "forward_batch_generation") else ["model_worker"]
     if lacks:
         raise UnrecordableServer(f"scheduler: {type(scheduler).__name__} has no {', '.join(lacks)}")

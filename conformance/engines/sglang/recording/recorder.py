@@ -60,7 +60,7 @@ OF_NO_ROW = ("evicted", "group_begun")  # events that touch no row
 FUNCTIONS = {
     **{one.kind: one.places[0][1] for one in reversed(WATCHED)},
     **{kind: name for kinds in TELLING.values() for name, kind in reversed(kinds.items())},
-    **{PASSED: "forward_batch_generation", POLL: "ingest_requests", ARRIVED: "handle_generate_request"},
+    **{PASSED: "forward_batch_generation", POLL: layout.POLLS, ARRIVED: "handle_generate_request"},
 }
 
 
@@ -145,8 +145,9 @@ class ServerRecorder:
         self._memory = ServerMemory(scheduler, self._digests)
         watch_functions(layout.InstalledModules())  # type: ignore[arg-type]
         self._watch.watch(scheduler)
-        self._before(scheduler, "ingest_requests", self._polls)
-        self._before(layout.worker_of(scheduler), "forward_batch_generation", self._passes)
+        for name in layout.LOOP:
+            self._around(scheduler, name, self._polls if name == layout.POLLS else None)
+        self._around(layout.worker_of(scheduler), "forward_batch_generation", self._passes)
         ServerWatch.now = self._watch
         self._may_begin()
 
@@ -180,13 +181,18 @@ class ServerRecorder:
 
     # What hooks tell.
 
-    def _before(self, thing: Any, name: str, hook: Callable[..., None]) -> None:
-        """Runs a hook before each call of a method."""
+    def _around(self, thing: Any, name: str, hook: Callable[..., None] | None) -> None:
+        """Runs a hook before each call of a method, and notes an exception of it."""
         function = getattr(thing, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._safely(hook, *args)
-            return function(*args, **kwargs)
+            if hook is not None:
+                self._safely(hook, *args)
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self._safely(self._raised, name, error)
+                raise
 
         setattr(thing, name, call)
 
@@ -199,13 +205,13 @@ class ServerRecorder:
 
     def raised(self, kind: str, error: Exception) -> None:
         """See ``Told``. What was noted is written now, as far as nobody has to wait for it: it may be the end."""
-        self._safely(self._raised, kind, error)
+        self._safely(self._raised, FUNCTIONS[kind], error)
 
-    def _raised(self, kind: str, error: Exception) -> None:
+    def _raised(self, function: str, error: Exception) -> None:
         if not self.has_begun or error is self._error:
             return
         self._error = error
-        named = f"{FUNCTIONS[kind]} raised {type(error).__name__}"
+        named = f"{function} raised {type(error).__name__}"
         self._add(RecordedEvent(RAISED, _now(), named, [], [], [], [], [], UNCHANGED))
         self._write_done(self._turn + 2)
 
