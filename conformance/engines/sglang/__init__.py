@@ -83,7 +83,7 @@ class SGLangPlugin:
     entrances: Entrances = ENTRANCES
     extra: str = "sglang"
     kinds: Kinds = KINDS
-    under_loads: tuple[str, ...] = ("plain", "window", "short", "chunks")
+    under_loads: tuple[str, ...] = ("plain", "tokens", "window", "short", "chunks")
 
     def load(
         self, release: str | None, source: Path | None, device: str, options: Mapping[str, str] | None = None

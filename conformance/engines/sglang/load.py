@@ -24,6 +24,7 @@ from conformance.stems.server.protocol import ServerPass
 # What ``RandomClients`` is for each kind of server. Where memory is short, requests are retracted while they decode.
 SERVERS: dict[str, Mapping[str, Any]] = {
     "plain": {},
+    "tokens": {"pages": 240, "page_size": 1},
     "window": {"pages": 80, "model": "windowed", "environment": {"SWA_EVICTION_INTERVAL": "1"}},
     "short": {"pages": 40, "prompt": 16, "outputs": 60, "estimate": 2},
     "chunks": {"pages": 80, "flags": ("--chunked-prefill-size", "16", "--enable-mixed-chunk")},
