@@ -20,6 +20,7 @@ from server_plants import PLANTS, SHORT, Classes, ServerPlant, row_names_another
 from torch.overrides import TorchFunctionMode
 from typer.testing import CliRunner
 
+from conformance.driver.lockstep import ANSWER
 from conformance.driver.naming import UsageError
 from conformance.engines.sglang import PLUGIN, RELEASES
 from conformance.engines.sglang import recording as of_engine
@@ -382,7 +383,7 @@ def test_what_ends_a_server_is_named_also_outside_of_all_watched_calls(
     recorder.stop()
     verdict = judged_server(tmp_path / "a")
     assert verdict.broken is not None
-    assert (verdict.broken.law, verdict.function) == (GOES_ON, named)
+    assert (verdict.broken.law, verdict.broken.kind, verdict.function) == (GOES_ON, ANSWER, named)
 
 
 def test_recording_a_server_changes_nothing(tmp_path: Path) -> None:

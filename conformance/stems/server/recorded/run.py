@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding
+from conformance.driver.lockstep import Calls, EngineCall, Finding
 from conformance.driver.protocol import Json
 from conformance.recording.server_records import ARRIVED, RAISED, STRAYED
 from conformance.stems.server.protocol import ServerEvent
@@ -56,7 +56,7 @@ def _play(run: ServerRun, engine: PlayedServer) -> Calls:
 def _may_go_on(engine: PlayedServer) -> None:
     """A call has raised an exception. Raises ``Finding`` if it was the last that the server did: that has ended it."""
     if engine.played == len(engine.events):
-        raise Finding(GOES_ON, GOES_ON_SENTENCE, engine.last.function, kind=INVARIANT)
+        raise Finding(GOES_ON, GOES_ON_SENTENCE, engine.last.function)  # of the kind of a drawn run's finding
 
 
 def _with_indices(st: CacheState, pages: int) -> CacheState:
