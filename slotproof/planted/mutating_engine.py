@@ -153,10 +153,16 @@ def _finish(options: EngineMutationOptions, release: str, places: int, rows: Seq
 
 def _keep(file: Path, made: Json, rows: Sequence[Json]) -> None:
     """Puts the draw in the place of the engine's earlier one from these files. No text of the engine is kept."""
-    kept = plain_json.loads(file.read_text("utf-8")) if file.exists() else {}
     short = [{name: value for name, value in row.items() if name not in TEXTS} for row in rows]
-    kept[" ".join((made["engine"], *made["files"]))] = {**made, "rows": short}
-    write_text(file, plain_json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False) + "\n")
+    keep_under(file, " ".join((made["engine"], *made["files"])), {**made, "rows": short})
+
+
+def keep_under(file: Path, name: str, result: Json) -> None:
+    """Puts a result into a file of results by name, in the place of the earlier one with this name."""
+    kept = plain_json.loads(file.read_text("utf-8")) if file.exists() else {}
+    write_text(
+        file, plain_json.dumps(dict(sorted({**kept, name: result}.items())), indent=1, ensure_ascii=False) + "\n"
+    )
 
 
 def _print(rows: Sequence[Json], sums: Json) -> None:

@@ -33,16 +33,16 @@ from conformance.planted.mutants.outcomes import FOUND
 from conformance.planted.mutants.places import CodeMutant
 from conformance.telling.pasted import as_test
 from slotproof.console.codes import BROKEN, HOLDS
-from slotproof.console.output import write_text
 from slotproof.console.screen import say
 from slotproof.planted.edit_check import edited
+from slotproof.planted.mutating_engine import keep_under
 
 KEPT, REVIEWED = "recorded_edits.json", "recorded_edits.toml"  # in docs/
 NAMED, QUIET, UNRECORDED, UNJUDGED = "named", "nothing", "not recorded", "not judged"
 LONGEST = 1_800  # seconds after which a command has no end
 NO_END = -1  # in the place of an exit code
 FAILED, PASSED = 1, 0  # exit codes of pytest
-RIGHTLY = ("yes", "late", "no", "not named")  # whether the first wrong call was named: yes, or a later one was, ...
+RIGHTLY = ("yes", "late", "no", "not named")  # whether the first wrong call was named: see docs/recorded_edits.toml
 NAMED_BY, UNREVIEWED = ("engine", "release", "edit"), {"right": "", "reason": ""}
 OF_DRAW = ("edit", "file", "line", "function", "words")  # what of a draw's row is kept
 
@@ -73,19 +73,19 @@ def main() -> int:
     folder = checkout()
     if asked.keep and folder is not None:
         drawn = {name: draw[name] for name in ("engine", "release", "seed")} | {"tried": len(draw["rows"])}
-        _keep(folder / "docs" / KEPT, {**drawn, "steps": asked.steps, "rows": every})
+        keep_under(folder / "docs" / KEPT, draw["engine"], {**drawn, "steps": asked.steps, "rows": every})
     return HOLDS
 
 
 def _planted(root: Path, rows: Sequence[Json]) -> dict[str, CodeMutant]:
     """The edits of these rows, by their names."""
-    spots = [
-        spot
+    spots = {
+        edits.identity(spot): spot
         for file in {row["file"] for row in rows}
         for spot in places.spots(root / file, name=file, line=lambda _: True, messages=True)
-    ]
+    }
     wanted = {row["edit"] for row in rows}
-    made = {edits.identity(spot): places.mutant(root, spot) for spot in spots if edits.identity(spot) in wanted}
+    made = {edit: places.mutant(root, spots[edit]) for edit in wanted & spots.keys()}
     found = {edit: mutant for edit, mutant in made.items() if mutant is not None}
     if missing := sorted(wanted - found.keys()):
         raise UsageError(f"the release in {root} has no such edits: {', '.join(missing)}")
@@ -237,13 +237,6 @@ def _tell(row: Json) -> None:
 def _of_test(row: Json) -> str:
     on_edit = "fails on the edit" if row["fails"] else "does not fail on the edit"
     return f"{on_edit} and {'passes' if row['passes'] else 'does not pass'} on the release"
-
-
-def _keep(file: Path, made: Json) -> None:
-    """Puts the result in the place of the engine's earlier one. No text of the engine is kept."""
-    kept = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    kept[made["engine"]] = made
-    write_text(file, json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False) + "\n")
 
 
 # The page in docs/.

@@ -60,11 +60,10 @@ def project_cache(st: CacheState, view: CacheView) -> CacheState:
 
 def _with_nodes(st: CacheState, view: CacheView) -> CacheState:
     """The state with the nodes' pages as the engine shows them."""
-    pair = st.rows.pools.now
-    sides = {}
+    pair, sides = st.rows.pools.now, {}
+    rows = {home(st, number) for number in view.numbers.values()}
     for side in SIDES:
         table, shown = getattr(pair, side).table, _pages_of_nodes(st, view, side)
-        rows = {home(st, number) for number in view.numbers.values()}
         gone = [at for at, page in table.items() if page and at[0] in rows and at not in shown]
         wrong = {at: page for at, page in shown.items() if table(*at) != page} | dict.fromkeys(gone, 0)
         for at, page in wrong.items():
