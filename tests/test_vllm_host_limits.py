@@ -74,7 +74,7 @@ def test_some_clients_of_a_server_with_host_memory_limit_either() -> None:
     machine: Any = object.__new__(rules.BlockCacheMachine)
     drawn = [(length, fork, more) for length in range(1, 25) for fork in range(6) for more in range(3)]
     for host, limited in ((rules.HOSTS[0], LIMITS), (rules.HOST_POOLS[0], set()), (None, set())):
-        machine.run = SimpleNamespace(config={"host": host})
+        machine.run = SimpleNamespace(config={**config_of("full"), "host": host})
         limits = [machine._limits(*one) for one in drawn]
         assert {name for one in limits for name in one} == limited
         assert limits.count({}) > len(limits) / 2
