@@ -3,7 +3,8 @@
 A record is one thing that the server did to its memory, packed by msgpack as a list; the first element is its code.
 There is no token and no text in it. The token at a place of a text is named by a digest of the digest at the place
 before and of the token, under a key that nobody keeps: equal beginnings have equal digests, and nothing else is told.
-Requests are numbered from 1 on in the order in which they were first seen, nodes of the tree from 0 on (the root).
+Requests are numbered from 1 on in the order in which they were first seen, nodes of the tree from 0 on (the root), and
+anew with each start and after the cache was emptied.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ UNCHANGED = None
 ARRIVED = "arrived"
 STRAYED = "strayed"  # the kind of an event: pools or rows were changed by a call that nothing explains
 RAISED = "raised"  # the kind of an event: a call has raised an exception, which may end the server
+STANDS = "stands"  # the kind of an event: nothing was done, and all that the server has and shows is told
 
 
 class PoolLists(NamedTuple):
@@ -33,12 +35,13 @@ class PoolLists(NamedTuple):
 
 
 class ServerStart(NamedTuple):
-    """An empty server: no request, and nothing in its tree.
+    """A record from which a reader can begin.
 
     ``engine``, ``version``: what runs. ``config``: as of ``shape`` of ``ServerEngine``. ``unknown``: what of the engine
-    no recording says, in words; then there is no verdict. ``pools``: the full pool, and that of the layers with a
-    sliding window where the model has some. ``mapping``: as of ``SwaMappingSnapshot``. ``free_rows``: the rows that no
-    request has. ``overlaps``: the server begins a step before it knows the result of the last one.
+    no recording says, in words; then there is no verdict. ``overlaps``: the server begins a step before it knows the
+    result of the last one. ``standing``: an event of the kind ``STANDS``, with each request that the server has, its
+    text as far as it is known, and all that its memory shows, against a memory that shows nothing; ``None`` where there
+    is no verdict.
     """
 
     at: int
@@ -46,10 +49,8 @@ class ServerStart(NamedTuple):
     version: str
     config: dict[str, Any]
     unknown: list[str]
-    pools: list[PoolLists]
-    mapping: list[int]
-    free_rows: list[int]
     overlaps: bool
+    standing: RecordedEvent | None
 
 
 class RecordedPart(NamedTuple):
@@ -228,10 +229,14 @@ def is_of_server(data: bytes) -> bool:
 def unpacked_server(data: bytes) -> ServerStart | RecordedEvent:
     """The record that these bytes are."""
     code, *rest = msgpack.unpackb(data, strict_map_key=False)
-    if code == SERVER_START:
-        start = ServerStart(*rest)
-        return start._replace(pools=[PoolLists(*one) for one in start.pools])
-    event = RecordedEvent(*rest)
+    if code != SERVER_START:
+        return _event(rest)
+    start = ServerStart(*rest)
+    return start if start.standing is None else start._replace(standing=_event([*start.standing]))
+
+
+def _event(fields: list[Any]) -> RecordedEvent:
+    event = RecordedEvent(*fields)
     return event._replace(
         texts=[RecordedTokens(*one) for one in event.texts],
         requests=[RecordedPart(*one) for one in event.requests],

@@ -63,7 +63,7 @@ def _with_row(st: SessionTrimState, row: int, view: RowSnapshot, mapping: Sequen
     meaning there.
     """
     size, law, seen, pair = full_pool(st).page_size, lengths_of(st, row), view.lengths, st.pools.now
-    full_pages, swa_pages = _pages(pair, view, mapping, has_gaps(st))
+    full_pages, swa_pages = owned_pages(pair, view, mapping, has_gaps(st))
     long = in_pages(seen.allocated, size)
     full, swa = (
         _with_pages(pool, row, pages, long) for pool, pages in ((pair.full, full_pages), (pair.swa, swa_pages))
@@ -83,7 +83,9 @@ def _with_row(st: SessionTrimState, row: int, view: RowSnapshot, mapping: Sequen
     )
 
 
-def _pages(pair: Pair, view: RowSnapshot, mapping: Sequence[int], gaps: bool) -> tuple[dict[int, int], dict[int, int]]:
+def owned_pages(
+    pair: Pair, view: RowSnapshot, mapping: Sequence[int], gaps: bool
+) -> tuple[dict[int, int], dict[int, int]]:
     """The full and the SWA page that a row has at each page index after its cached prefix. A slot may still map into an
     SWA page that waits for the end of a free group; the row does not have this page any more. ``gaps``: every layer has
     a sliding window, so that the row has no page in its gap.

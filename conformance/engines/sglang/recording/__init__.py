@@ -13,7 +13,7 @@ from conformance.recording.segments import SegmentWriter
 
 
 def record(scheduler: Any, writer: SegmentWriter, key: bytes) -> Any:
-    """Records a scheduler from the next moment on at which it is empty. Returns the recorder, whose ``stop()`` ends the
+    """Records a scheduler from its next poll for messages on. Returns the recorder, whose ``stop()`` ends the
     recording.
 
     Raises ``ValueError`` if this is no scheduler that can be recorded; it says what is missing.

@@ -37,6 +37,21 @@ class HostCopy:
         return found
 
 
+class TensorRow:
+    """Tensors of one dimension that are to be copied together. ``tensors``: all of them, in their order."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Any] = []
+        self._count = 0
+
+    def add(self, tensor: Any) -> slice:
+        """One more. Returns where its elements stand among those of all."""
+        first = self._count
+        self._count += tensor.numel()
+        self.tensors.append(tensor)
+        return slice(first, self._count)
+
+
 def joined(tensors: list[Any]) -> HostCopy | None:
     """One copy of tensors of one dimension, one after the other; ``None`` where there is none."""
     if not tensors:

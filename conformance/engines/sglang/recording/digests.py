@@ -53,6 +53,11 @@ class TextOfRequest:
         self.input = bytes(self._packed)
         self.answered = 0
 
+    @property
+    def answer(self) -> bytes:
+        """The digests of the answer so far."""
+        return bytes(self._packed[len(self.input) :])
+
     def answers(self, tokens: Iterable[int]) -> bytes:
         """The answer goes on with these tokens. Returns their digests."""
         more = self._digests.of(tokens, self.before(len(self._packed) // DIGEST_BYTES))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
-from conformance.engines.sglang.releases import cores
+from conformance.engines.sglang.releases import cores, records
 
 ENGINE, MODULES = "sglang", "sglang.srt"
 TREES = ("UnifiedRadixCache",)
@@ -104,14 +104,14 @@ def _unknown(scheduler: Any) -> Iterator[str]:
 
 
 def config(scheduler: Any) -> dict[str, Any]:
-    """As ``shape`` of ``ServerEngine``, of an empty server."""
-    allocator, rows = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool
-    free = available(scheduler)
+    """As ``shape`` of ``ServerEngine``."""
+    allocator, page = scheduler.token_to_kv_pool_allocator, int(scheduler.page_size)
+    pages = [int(pool.size) // page for pool in pools(scheduler)]
     return {
-        "page_size": int(scheduler.page_size),
-        "size": free[0] // int(scheduler.page_size),
-        "size_swa": free[1] // int(scheduler.page_size) if is_windowed(scheduler) else 1,
-        "rows": len(rows.free_slots),
+        "page_size": page,
+        "size": pages[0],
+        "size_swa": pages[-1] if is_windowed(scheduler) else 1,
+        "rows": int(scheduler.req_to_token_pool.size),
         "sessions": 0,
         "window": int(getattr(scheduler, "sliding_window_size", 1) or 1),
         "need_sort": bool(getattr(allocator, "need_sort", False)),
@@ -119,12 +119,15 @@ def config(scheduler: Any) -> dict[str, Any]:
     }
 
 
-def is_empty(scheduler: Any) -> bool:
-    """No request is there, no result is to come, and the tree has nothing."""
-    queue = getattr(scheduler, "result_queue", ())
-    busy = scheduler.waiting_queue or scheduler.last_batch is not None or len(queue)
-    busy = busy or not scheduler.running_batch.is_empty() or getattr(scheduler, "chunked_req", None) is not None
-    return not busy and not root_of(scheduler.tree_cache).children
+def requests(scheduler: Any) -> tuple[list[Any], list[Any]]:
+    """The requests that run, which have rows, and those that wait."""
+    batches = [one.reqs for one in (scheduler.running_batch, scheduler.last_batch) if one is not None]
+    chunked = getattr(scheduler, "chunked_req", None)
+    found = {one.rid: one for reqs in (*batches, [] if chunked is None else [chunked]) for one in reqs}
+    waiting = list(scheduler.waiting_queue)
+    for one in waiting:
+        found.pop(one.rid, None)
+    return [one for one in found.values() if records.row(one) is not None], waiting
 
 
 def is_windowed(scheduler: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from conformance.engines.sglang.recording import layout
 from conformance.engines.sglang.recording.copies import HostCopy, joined
 from conformance.engines.sglang.recording.digests import TokenDigests
-from conformance.engines.sglang.recording.tree import KnownNode, SeenNode, ServerTree
+from conformance.engines.sglang.recording.tree import KnownNode, LookedTree, ServerTree
 from conformance.engines.sglang.releases import records
 from conformance.recording.server_records import (
     NO_NODE,
@@ -69,24 +69,25 @@ class CopiedPools(NamedTuple):
 
 @dataclass
 class LookedAt:
-    """One look. ``pools``: where the lists of the pools may have changed."""
+    """One look. ``pools``: where the lists of the pools may have changed. ``anew``: it says all that the memory shows,
+    against a memory that shows nothing.
+    """
 
     available: list[int]
     free_rows: ListChange | None
     rows: list[SeenRow]
     left: list[int]
     slots: HostCopy | None
-    nodes: list[SeenNode]
-    gone: list[int]
+    tree: LookedTree
     sizes: list[tuple[int, int]]
     holds: list[Hold]
     pools: CopiedPools | None = None
+    anew: bool = False
 
     def copies(self) -> Iterator[HostCopy]:
         """All copies that were queued."""
         yield from () if self.pools is None else self.pools.copies()
-        parts = (part.slots for node in self.nodes for part in node.parts)
-        yield from (one for one in (self.slots, *parts) if one is not None)
+        yield from (one for one in (self.slots, self.tree.slots) if one is not None)
 
 
 @dataclass
@@ -114,7 +115,7 @@ class ToldSoFar:
         """How the lists of the pools have changed, and the mapping."""
         if copied is None:
             return [PoolChange(UNCHANGED, UNCHANGED, now) for now in available], UNCHANGED
-        before, mapping = self.lists, self.mapping
+        before, mapping = self.lists or [([], [])] * len(available), self.mapping
         self.lists, self.mapping = copied.numbers()
         changes = [
             PoolChange(change_of(old[0], new[0]), change_of(old[1], new[1]), now)
@@ -133,9 +134,13 @@ class ServerMemory:
         self._pools, self.tree = layout.pools(scheduler), ServerTree(scheduler, digests)
         self._windowed = len(self._pools) > 1
         self.so_far = ToldSoFar()
-        self._lists: tuple[Any, ...] = ()
         self._changes = -1
         self._quick: Callable[[Any], tuple[Any, records.RowLengths]] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """The next look says all that the memory shows."""
+        self._lists: tuple[Any, ...] = ()
         self._free_rows: list[int] = []
         self._copied: dict[int, tuple[int, int]] = {}  # by request, its row and how many slots were copied
         self.forget_tree()
@@ -146,15 +151,12 @@ class ServerMemory:
         self._holds: dict[int, Hold] = {}
         self._shown: list[Hold] = []
 
-    def first(self) -> tuple[CopiedPools, list[int]]:
-        """The pools of an empty server, and its rows. A reader may begin here: the nodes are told from now on."""
-        self.forget_tree()
-        self._free_rows = [int(row) for row in self._rows.free_slots]
-        return self._copy_pools(self._tensors()), list(self._free_rows)
-
-    def available(self) -> list[int]:
-        """The tokens that each pool says are free."""
-        return layout.available(self._scheduler)
+    def whole(self, changes: int, holders: Mapping[int, Any]) -> LookedAt:
+        """A look at all that the memory shows, for a reader who begins here. See ``look``."""
+        self._forget()
+        looked = self.look(changes, holders, LookPlan(None, (), True))
+        looked.anew = True
+        return looked
 
     def _tensors(self) -> tuple[Any, ...]:
         """The tensors of the lists, pool after pool, the free list first."""
@@ -173,22 +175,21 @@ class ServerMemory:
         """
         whom = holders if asked.whom is None else {n: holders[n] for n in asked.whom if n in holders}
         rows, slots = self._look_at_rows(whom, asked.whole)
-        nodes, gone = self.tree.look() if asked.walks else ([], [])
+        tree = self.tree.look() if asked.walks else LookedTree([], [])
         now = [int(row) for row in self._rows.free_slots]
         free_rows, self._free_rows = change_of(self._free_rows, now), now
         left = [request for request in asked.whom or () if request in self._copied and request not in holders]
         for request in left:
             del self._copied[request]
         looked = LookedAt(
-            available=self.available(),
+            available=layout.available(self._scheduler),
             free_rows=free_rows,
             rows=rows,
             left=left,
             slots=slots,
-            nodes=nodes,
-            gone=gone,
+            tree=tree,
             sizes=layout.tree_sizes(self._tree, self.tree.parts),
-            holds=self._look_at_holds(holders, whom if not self._windowed else holders, gone),
+            holds=self._look_at_holds(holders, whom if not self._windowed else holders, tree.gone),
         )
         tensors = self._tensors()
         # A tree writes to the mapping by itself, where a node gets SWA slots again.
@@ -199,6 +200,8 @@ class ServerMemory:
 
     def change(self, looked: LookedAt) -> MemoryChange:
         """What a look says, against the looks before it. Its copies are done."""
+        if looked.anew:
+            self.so_far = ToldSoFar()
         slots, at = looked.slots.numbers() if looked.slots is not None else [], 0
         rows = []
         for one in looked.rows:
@@ -214,8 +217,8 @@ class ServerMemory:
             free_rows=looked.free_rows,
             rows=rows,
             left=looked.left,
-            nodes=[node.told() for node in looked.nodes],
-            gone=looked.gone,
+            nodes=looked.tree.told(),
+            gone=looked.tree.gone,
             sizes=looked.sizes,
             holds=self.so_far.held(looked.holds),
         )

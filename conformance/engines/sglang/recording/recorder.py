@@ -20,7 +20,7 @@ from typing import Any
 from conformance.engines.sglang.recording import layout
 from conformance.engines.sglang.recording.copies import HostCopy
 from conformance.engines.sglang.recording.digests import TextOfRequest, TokenDigests
-from conformance.engines.sglang.recording.memory import CopiedPools, LookedAt, LookPlan, ServerMemory
+from conformance.engines.sglang.recording.memory import LookedAt, LookPlan, ServerMemory
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.server.watching import (
     LOADED_BACK,
@@ -37,9 +37,9 @@ from conformance.recording.server_records import (
     INPUT,
     NOT_ENDED,
     RAISED,
+    STANDS,
     STRAYED,
     UNCHANGED,
-    PoolLists,
     RecordedEvent,
     RecordedPart,
     RecordedPass,
@@ -95,25 +95,27 @@ class PassLater:
 
 @dataclass
 class Later:
-    """A record that is made when its copies are done. ``turn``: of the loop in which the event was."""
+    """A record that is made when its copies are done. ``turn``: of the loop in which the event was. ``start``: the
+    record from which a reader can begin, whose event ``STANDS`` this is.
+    """
 
     turn: int
-    record: RecordedEvent | ServerStart
+    event: RecordedEvent
     looked: LookedAt | None = None
     passes: PassLater | None = None
-    pools: CopiedPools | None = None
+    start: ServerStart | None = None
 
     @property
     def is_done(self) -> bool:
         """All numbers are there."""
         copies = [*(self.looked.copies() if self.looked else ()), *(self.passes.copies() if self.passes else ())]
-        copies += self.pools.copies() if self.pools else ()
         return all(copy.is_done for copy in copies)
 
 
 class ServerRecorder:
     """The recorder of one scheduler. ``calls``: how many events were noted. ``failure``: the exception of a hook that
-    has ended the recording, else ``None``. ``has_begun``: the server was empty at some time, and events are noted.
+    has ended the recording, else ``None``. ``has_begun``: the server has polled for messages, and from then on events
+    are noted.
 
     ``writer``: where records go. ``key``: 16 to 64 bytes. Raises ``UnrecordableServer`` if ``scheduler`` is none that
     can be recorded; then it has no hook.
@@ -133,13 +135,13 @@ class ServerRecorder:
         self._running: set[int] = set()
         self._admitted: set[int] = set()
         self._later: deque[Later] = deque()
-        self._has_news = False
+        self._has_news = self._start_waits = False
         self._error: Exception | None = None  # the last that a watched call has raised
         self._evictions = 0  # calls that change the tree, as they were counted last
         self.unknown = layout.unknown(scheduler)
         self._watch = ServerWatch(self, scheduler.tree_cache)
         if self.unknown:
-            self._later.append(Later(0, self._start([])))
+            self._writer.write(packed_start(self._start()), start=True)
             self.stop()
             return
         self._memory = ServerMemory(scheduler, self._digests)
@@ -149,7 +151,6 @@ class ServerRecorder:
             self._around(scheduler, name, self._polls if name == layout.POLLS else None)
         self._around(layout.worker_of(scheduler), "forward_batch_generation", self._passes)
         ServerWatch.now = self._watch
-        self._may_begin()
 
     def stop(self) -> None:
         """The recording ends, what was noted is written, and the file is closed. The hooks stay, and do nothing."""
@@ -216,9 +217,6 @@ class ServerRecorder:
         self._write_done(self._turn + 2)
 
     def _told(self, kind: str, answer: Any, whom: tuple[Any, ...]) -> None:
-        if not self.has_begun and kind == FLUSHED and answer:
-            self._may_begin()
-            return
         if not self.has_begun or kind in UNTOLD:
             return
         if kind == STRAYED:
@@ -227,8 +225,6 @@ class ServerRecorder:
             if answer:  # it is refused while something runs, and changes nothing
                 self._memory.forget_tree()
                 self._note(kind)
-                if self._writer.wants_start:
-                    self._may_begin()  # a reader of a ring can begin here, too
         elif kind in OF_NOBODY:
             self._note(kind)
         elif kind not in OF_REQUESTS:
@@ -253,20 +249,24 @@ class ServerRecorder:
         """The number of a request. One that is new has arrived."""
         number = self._names.get(request.rid)
         if number is None:
-            if layout.is_of_session(request):
-                raise layout.UnrecordableServer("a turn of a session, which no recording says")
-            number = self._names[request.rid] = self._next
-            self._next += 1
-            self._objects[number] = request
-            tokens, named = request.origin_input_ids, layout.namespace(request)
-            self._texts[number] = text = TextOfRequest(self._digests, named, tokens)
+            number = self._numbered(request)
             self._add(
                 RecordedEvent(
                     *(ARRIVED, _now(), FUNCTIONS[ARRIVED], [(number, request.rid)]),
-                    [RecordedTokens(number, INPUT, text.input)],
+                    [RecordedTokens(number, INPUT, self._texts[number].input)],
                     *([self._part(number)], [], [], UNCHANGED),
                 )
             )
+        return number
+
+    def _numbered(self, request: Any) -> int:
+        """A number for a request that has none."""
+        if layout.is_of_session(request):
+            raise layout.UnrecordableServer("a turn of a session, which no recording says")
+        number = self._names[request.rid] = self._next
+        self._next += 1
+        self._objects[number] = request
+        self._texts[number] = TextOfRequest(self._digests, layout.namespace(request), request.origin_input_ids)
         return number
 
     def _forget(self, number: int) -> None:
@@ -329,7 +329,7 @@ class ServerRecorder:
         """The server reads its messages next."""
         self._turn += 1
         if not self.has_begun:
-            self._may_begin()
+            self._begin()
             return
         waiting = {request.rid for request in self._scheduler.waiting_queue}
         gone = [
@@ -344,6 +344,8 @@ class ServerRecorder:
         for number in gone:
             self._forget(number)
         self._write_done(self._turn)
+        if self._writer.wants_start and not self._start_waits:
+            self._begin()
 
     # Records.
 
@@ -363,39 +365,43 @@ class ServerRecorder:
             self._write(self._later.popleft())
 
     def _write(self, later: Later) -> None:
-        event = later.record
-        if isinstance(event, ServerStart):
-            self._write_first(event, later)
-            return
+        event = later.event
         if later.passes is not None:
             event = event._replace(passes=later.passes.told())
         if later.looked is not None:
             event = event._replace(change=self._memory.change(later.looked))
-        self._writer.write(packed_event(event))
+        if later.start is None:
+            self._writer.write(packed_event(event))
+        else:
+            self._writer.write(packed_start(later.start._replace(standing=event)), start=True)
+            self._start_waits = False
 
-    def _may_begin(self) -> None:
-        """The recording begins, if the server is empty."""
-        if not layout.is_empty(self._scheduler):
+    def _begin(self) -> None:
+        """A reader can begin here: notes all that the server has and shows. Nothing is noted while a batch is put
+        together.
+        """
+        if self._admitted:
             return
-        pools, rows = self._memory.first()
-        self._later.append(Later(self._turn, self._start(rows), pools=pools))
-        self.has_begun = True
+        if not self.has_begun:
+            running, waiting = layout.requests(self._scheduler)
+            self._running = {self._numbered(request) for request in running}
+            for number in (*self._running, *map(self._numbered, waiting)):
+                self._answer(number)
+        names = [(number, name) for name, number in self._names.items()]
+        texts = [RecordedTokens(number, INPUT, text.input) for number, text in self._texts.items()]
+        texts += [RecordedTokens(number, ANSWER, text.answer) for number, text in self._texts.items() if text.answered]
+        parts = [*map(self._part, self._objects)]
+        event = RecordedEvent(STANDS, _now(), FUNCTIONS[POLL], names, texts, parts, [], [], UNCHANGED)
+        holders = {number: self._objects[number] for number in self._running}
+        looked = self._memory.whole(self._watch.changes, holders)
+        self._later.append(Later(self._turn, event, looked, start=self._start()))
+        self.has_begun = self._start_waits = True
 
-    def _start(self, rows: list[int]) -> ServerStart:
-        """The first record, without the lists of the pool."""
+    def _start(self) -> ServerStart:
+        """A record from which a reader can begin, without the event."""
         shape = {} if self.unknown else layout.config(self._scheduler)
-        named = layout.ENGINE, layout.version(), shape, self.unknown
-        free = [] if self.unknown else [PoolLists([], [], now) for now in self._memory.available()]
-        return ServerStart(_now(), *named, free, [], rows, bool(self._scheduler.enable_overlap))
-
-    def _write_first(self, start: ServerStart, later: Later) -> None:
-        if later.pools is not None:
-            told = self._memory.so_far
-            told.lists, told.mapping = later.pools.numbers()
-            known = zip(told.lists, start.pools, strict=True)
-            pools = [PoolLists(*lists, pool.available) for lists, pool in known]
-            start = start._replace(pools=pools, mapping=told.mapping)
-        self._writer.write(packed_start(start), start=True)
+        overlaps = bool(self._scheduler.enable_overlap)
+        return ServerStart(_now(), layout.ENGINE, layout.version(), shape, self.unknown, overlaps, None)
 
 
 def _now() -> int:

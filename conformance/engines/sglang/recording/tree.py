@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from conformance.engines.sglang.recording import layout
-from conformance.engines.sglang.recording.copies import HostCopy
+from conformance.engines.sglang.recording.copies import HostCopy, TensorRow, joined
 from conformance.engines.sglang.recording.digests import TokenDigests
 from conformance.engines.sglang.recording.touched import TouchedNodes
 from conformance.recording.server_records import DIGEST_BYTES, NO_NODE, UNCHANGED, NodeChange, PartChange
@@ -37,16 +37,18 @@ class KnownNode(NamedTuple):
 
 
 class SeenPart(NamedTuple):
-    """A part of a node. ``slots``: a copy where they have changed. ``has_slots``: there are any."""
+    """A part of a node. ``slots``: where they stand among the slots that the look has copied, if they have changed.
+    ``has_slots``: there are any.
+    """
 
     lock: int
-    slots: HostCopy | None
+    slots: slice | None
     has_slots: bool
 
-    def told(self) -> PartChange:
-        """What the recording says of it. The copy is done."""
+    def told(self, copied: list[int]) -> PartChange:
+        """What the recording says of it. ``copied``: the slots that the look has copied."""
         if self.slots is not None:
-            return PartChange(self.lock, self.slots.numbers())
+            return PartChange(self.lock, copied[self.slots])
         return PartChange(self.lock, UNCHANGED if self.has_slots else [])
 
 
@@ -58,9 +60,24 @@ class SeenNode(NamedTuple):
     digests: bytes | None
     parts: tuple[SeenPart, ...]
 
-    def told(self) -> NodeChange:
-        """What the recording says of it. The copies are done."""
-        return NodeChange(self.number, self.parent, self.digests, [part.told() for part in self.parts])
+    def told(self, copied: list[int]) -> NodeChange:
+        """What the recording says of it. ``copied``: the slots that the look has copied."""
+        return NodeChange(self.number, self.parent, self.digests, [part.told(copied) for part in self.parts])
+
+
+class LookedTree(NamedTuple):
+    """What a look found: the nodes that have changed, the numbers of those that have left, and one copy of the slots
+    that have changed.
+    """
+
+    nodes: list[SeenNode]
+    gone: list[int]
+    slots: HostCopy | None = None
+
+    def told(self) -> list[NodeChange]:
+        """What the recording says of the nodes that have changed. The copy is done."""
+        copied = [] if self.slots is None else self.slots.numbers()
+        return [node.told(copied) for node in self.nodes]
 
 
 class ServerTree:
@@ -83,6 +100,7 @@ class ServerTree:
         self._nodes: dict[int, KnownNode] = {}  # by the engine's number
         self._next = self._looks = 0
         self._must_walk = True
+        self._copied = TensorRow()
 
     def known(self, named: int) -> KnownNode | None:
         """The node with this number of the engine's, as it was looked at last."""
@@ -96,8 +114,13 @@ class ServerTree:
             node = self._nodes[node.above]
         return found
 
-    def look(self) -> tuple[list[SeenNode], list[int]]:
-        """The nodes that have changed, and those that have left."""
+    def look(self) -> LookedTree:
+        """What has changed since the last look."""
+        self._copied = TensorRow()
+        found, gone = self._look()
+        return LookedTree(found, gone, joined(self._copied.tensors))
+
+    def _look(self) -> tuple[list[SeenNode], list[int]]:
         touched = self._touched.taken()
         self._looks += 1
         if self._must_walk or self._looks * NODES_A_LOOK > len(self._nodes):
@@ -186,9 +209,13 @@ class ServerTree:
         self._next += known is None
         self._touched.knows(node)
         old = (None,) * len(slots) if known is None else known.slots
-        parts = tuple(map(_part, locks, slots, old))
+        parts = tuple(map(self._part, locks, slots, old))
         new = KnownNode(node, number, above, key, before, last, slots, locks)
         return new, SeenNode(number, NO_NODE if above is None else self._nodes[above].number, digests, parts)
+
+    def _part(self, lock: int, slots: Any, before: Any) -> SeenPart:
+        has_slots = layout.has_slots(slots)
+        return SeenPart(lock, self._copied.add(slots) if has_slots and slots is not before else None, has_slots)
 
     def _named(self, key: Any, before: bytes) -> tuple[bytes, bytes]:
         """The digests of a key's tokens, and the last one; that before it where it has none."""
@@ -209,8 +236,3 @@ def _parents_first(touched: Iterable[Any]) -> list[Any]:
             path.append(waiting.pop(id(path[-1].parent)))
         found += reversed(path)
     return found
-
-
-def _part(lock: int, slots: Any, before: Any) -> SeenPart:
-    has_slots = layout.has_slots(slots)
-    return SeenPart(lock, HostCopy(slots) if has_slots and slots is not before else None, has_slots)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.recording.segments import NotARecording, records
-from conformance.recording.server_records import DIGEST_BYTES, RecordedEvent, ServerStart, unpacked_server
+from conformance.recording.server_records import DIGEST_BYTES, STANDS, RecordedEvent, ServerStart, unpacked_server
 from conformance.stems.server.recorded.player import FLUSHED, PlayedServer
 from conformance.stems.server.recorded.run import PLAY, recorded_run
+from conformance.stems.server.recorded.standing import UnclearStart, stand
 from conformance.stems.server.recorded.texts import RecordedTexts
 from conformance.stems.server.run import Midway
 
@@ -23,8 +24,8 @@ class JudgedServer:
     ``start``: its first record. ``calls``: how many events were judged, the first wrong one among them. ``at``: the
     time of the last of them. ``broken``: what the first wrong one broke, ``None`` if nothing is broken. ``function``,
     ``requests``: the engine's function that was called then, and its requests, each by its number and the engine's name
-    of it. ``by_function``: how many events of each function were judged. ``starts``: how often the recording begins
-    with an empty server. ``unjudged``: events at the end, in the middle of which the recording ends.
+    of it. ``by_function``: how many events of each function were judged. ``starts``: how often the recording tells all
+    that the server shows. ``unjudged``: events at the end, in the middle of which the recording ends.
     """
 
     start: ServerStart
@@ -44,33 +45,45 @@ def judged_server(path: Path, often: int = 0) -> JudgedServer:
 
     Raises ``NotARecording`` if the file is none, or nothing in it can be judged; ``OSError`` if it cannot be read.
     """
-    start, *events = [unpacked_server(one) for one in records(path)]
-    if not isinstance(start, ServerStart):
-        raise NotARecording(f"{path}: it does not begin with an empty server")
-    if start.unknown:
-        raise NotARecording(f"{path}: the recorded server has what no recording says: {', '.join(start.unknown)}")
-    return _judged(start, [event for event in events if isinstance(event, RecordedEvent)], often)
+    told = [unpacked_server(one) for one in records(path)]
+    unclear = f"{path}: there is no record in it from which a reader can begin"
+    for at, start in enumerate(told):
+        if not isinstance(start, ServerStart):
+            continue
+        if start.standing is None:
+            raise NotARecording(f"{path}: the recorded server has what no recording says: {', '.join(start.unknown)}")
+        events = [one.standing if isinstance(one, ServerStart) else one for one in told[at + 1 :]]
+        try:
+            return _judged(start, start.standing, [event for event in events if event is not None], often)
+        except UnclearStart as error:
+            unclear = f"{path}: {error}"
+    raise NotARecording(unclear)
 
 
-def _judged(start: ServerStart, events: Sequence[RecordedEvent], often: int) -> JudgedServer:
+def _judged(start: ServerStart, first: RecordedEvent, events: Sequence[RecordedEvent], often: int) -> JudgedServer:
+    """``first``: what the server shows before ``events``."""
     whole = events[: _last_whole(events)]
-    texts = _texts(events)
-    config = {**start.config, **_sizes(start, whole)}
-    engine = PlayedServer(start, config, texts)
+    texts = _texts([first, *events])
+    config = {**start.config, **_sizes(start, [first, *whole])}
+    engine = PlayedServer(first, start.overlaps, config, texts)
     engine.events = whole
-    lock, broken = LockStep(recorded_run(engine, config, texts), config, often), None
+    run, broken = recorded_run(engine, config, texts), None
     try:
-        lock.do(PLAY)
+        stand(run, engine, first, texts)
+        LockStep(run, config, 1).judge(PLAY)  # all laws of the state with which the recording begins
+        LockStep(run, config, often).do(PLAY)
     except Finding as found:
         broken = found
     seen = events[: engine.played]
     last = seen[-1] if seen else None
-    names = dict(pair for event in seen for pair in event.names)
+    names = dict(pair for event in (first, *seen) for pair in event.names)
     whom = [f"{one.request} ({names.get(one.request, 'no name')})" for one in last.requests] if last else []
     wrong = (last.function, whom) if last is not None and broken is not None else ("", [])
-    counts = Counter(event.function for event in seen)
+    calls = [event for event in seen if event.kind != STANDS]
+    counts = Counter(event.function for event in calls)
     at = last.at if last is not None else start.at
-    return JudgedServer(start, len(seen), at, broken, *wrong, counts, 1, len(events) - len(whole))
+    starts = 1 + len(seen) - len(calls)
+    return JudgedServer(start, len(calls), at, broken, *wrong, counts, starts, len(events) - len(whole))
 
 
 def _sizes(start: ServerStart, events: Sequence[RecordedEvent]) -> dict[str, int]:
@@ -81,7 +94,7 @@ def _sizes(start: ServerStart, events: Sequence[RecordedEvent]) -> dict[str, int
     here: dict[int, int] = {}  # by node, how many tokens the path to its end has
     nodes = longest = 0
     for event in events:
-        if event.kind == FLUSHED:
+        if event.kind in (FLUSHED, STANDS):
             here.clear()
         if (change := event.change) is None:
             continue

@@ -9,13 +9,13 @@ from conformance.recording.server_records import (
     INPUT,
     NO_NODE,
     NOT_ENDED,
+    STANDS,
     ListChange,
     MemoryChange,
     PoolLists,
     RecordedEvent,
     RecordedPart,
     RecordedPass,
-    ServerStart,
 )
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
@@ -30,24 +30,30 @@ FULL = "full"
 
 
 class PlayedServer:
-    """A ``ServerEngine`` that plays events. ``played``: how many of them were played so far. ``shape``: see
-    ``recorded_run``.
+    """A ``ServerEngine`` that plays events, of which the first one tells what the server shows before the others.
+    ``played``: how many of these others were played so far. ``shape``: see ``recorded_run``.
     """
 
     fragile = False
     lacks: frozenset[str] = frozenset({TRANSFER, SENDS})
 
-    def __init__(self, start: ServerStart, shape: Json, texts: RecordedTexts) -> None:
+    def __init__(self, standing: RecordedEvent, overlaps: bool, shape: Json, texts: RecordedTexts) -> None:
         self.shape = shape
-        self.overlaps = start.overlaps
+        self.overlaps = overlaps
         self.events: Sequence[RecordedEvent] = ()
         self.played = 0
         self._texts = texts
+        self._sides = list(shape["components"])
+        self._plays(standing)
+
+    def _forgets(self) -> None:
+        """Nothing is shown any more: what the server has and shows is told next."""
         self._here: set[int] = set()
         self._input: dict[int, list[int]] = {}
         self._answers: dict[int, list[int]] = {}
-        self._pools, self._mapping, self._free_rows = start.pools, start.mapping, start.free_rows
-        self._sides = list(shape["components"])
+        self._pools = [PoolLists([], [], 0) for _ in self._sides]
+        self._mapping: list[int] = []
+        self._free_rows: list[int] = []
         self._rows: dict[int, RowSnapshot] = {}
         self._nodes: dict[int, NodeSnapshot] = {}
         self._sizes = [(0, 0) for _ in self._sides]
@@ -60,8 +66,12 @@ class PlayedServer:
 
     def go_on(self) -> ServerEvent:
         """The next event."""
-        event = self.events[self.played]
         self.played += 1
+        return self._plays(self.last)
+
+    def _plays(self, event: RecordedEvent) -> ServerEvent:
+        if event.kind == STANDS:
+            self._forgets()
         for told in event.texts:
             into = self._input if told.part == INPUT else self._answers
             into.setdefault(told.request, []).extend(self._texts.numbered(told.digests))
@@ -71,7 +81,7 @@ class PlayedServer:
             self._changes(event.change)
         self._here.update(one.request for one in event.requests)
         self._here.difference_update(event.gone)
-        requests = {one.request: self._known(one) for one in event.requests}
+        requests = {one.request: self.known(one) for one in event.requests}
         for one in event.requests:
             if one.sent != NOT_ENDED:
                 self._leaves(one.request)
@@ -87,7 +97,8 @@ class PlayedServer:
         self._input.pop(request, None)
         self._answers.pop(request, None)
 
-    def _known(self, one: RecordedPart) -> ServedRequest:
+    def known(self, one: RecordedPart) -> ServedRequest:
+        """A request of an event, with what is known of its text so far."""
         return ServedRequest(
             tokens=list(self._input.get(one.request, ())),
             sampled=list(self._answers.get(one.request, ())),

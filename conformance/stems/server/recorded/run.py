@@ -7,7 +7,7 @@ from functools import partial
 
 from conformance.driver.lockstep import Calls, EngineCall, Finding
 from conformance.driver.protocol import Json
-from conformance.recording.server_records import ARRIVED, RAISED, STRAYED
+from conformance.recording.server_records import ARRIVED, RAISED, STANDS, STRAYED
 from conformance.stems.server.protocol import ServerEvent
 from conformance.stems.server.recorded.player import PlayedServer
 from conformance.stems.server.recorded.texts import RecordedTexts
@@ -48,7 +48,7 @@ def _play(run: ServerRun, engine: PlayedServer) -> Calls:
             run.forks.update((request, request) for request in event.requests)  # a text of its own for each
         if event.kind == RAISED:
             _may_go_on(engine)
-        elif event.kind != STRAYED:  # what a call has changed that nothing explains is a difference
+        elif event.kind not in (STRAYED, STANDS):  # what a call has changed that nothing explains is a difference
             run.takes(event)
         midway.after(event.kind)
 
