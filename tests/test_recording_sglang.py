@@ -20,7 +20,7 @@ from server_plants import PLANTS, SHORT, Classes, ServerPlant, row_names_another
 from torch.overrides import TorchFunctionMode
 from typer.testing import CliRunner
 
-from conformance.driver.lockstep import ANSWER
+from conformance.driver.lockstep import ANSWER, breaks
 from conformance.driver.naming import UsageError
 from conformance.engines.sglang import PLUGIN, RELEASES
 from conformance.engines.sglang import recording as of_engine
@@ -45,6 +45,10 @@ from conformance.recording.server_records import (
     unpacked_server,
 )
 from conformance.stems.server.recorded.judged import JudgedServer, judged_server
+from conformance.stems.server.recorded.player import PlayedServer
+from conformance.stems.server.recorded.run import recorded_run
+from conformance.stems.server.recorded.standing import OF_PATHS, stand
+from conformance.stems.server.recorded.texts import RecordedTexts
 from conformance.stems.server.run import Midway
 from conformance.stems.server.served import GOES_ON
 from slotproof import record
@@ -558,6 +562,26 @@ def test_a_recording_begins_while_requests_run(tmp_path: Path, load: dict[str, A
         retracted += len(answered - rows)
     assert held > 4
     assert retracted or load != RETRACTS
+
+
+def test_laws_of_paths_hold_where_a_recording_begins(tmp_path: Path) -> None:
+    """The judge does not ask them: so it is made sure here that a tree of many nodes keeps them as it is read."""
+    loaded = LoadedServer(release_of_server(), RandomClients(**LOADS[-1]), 2)
+    for _ in loaded.steps(60):
+        pass
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    recorder._polls()
+    recorder.stop()
+    start = unpacked_server(next(records(tmp_path / "a")))
+    assert isinstance(start, ServerStart)
+    assert start.standing is not None
+    texts = RecordedTexts()
+    config = {**start.config, "nodes": 64, "longest": 64}
+    engine = PlayedServer(start.standing, start.overlaps, config, texts)
+    run = recorded_run(engine, config, texts)
+    stand(run, engine, start.standing, texts)
+    assert sum(run.law.state.tree.alive(n) for n in range(1, 65)) > 20
+    assert [name for name in OF_PATHS if breaks(run.law.stem.invariants[name], run.law.state)] == []
 
 
 @pytest.mark.soak(but=1)

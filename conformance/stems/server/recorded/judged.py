@@ -12,7 +12,7 @@ from conformance.recording.segments import NotARecording, records
 from conformance.recording.server_records import DIGEST_BYTES, STANDS, RecordedEvent, ServerStart, unpacked_server
 from conformance.stems.server.recorded.player import FLUSHED, PlayedServer
 from conformance.stems.server.recorded.run import PLAY, recorded_run
-from conformance.stems.server.recorded.standing import UnclearStart, stand
+from conformance.stems.server.recorded.standing import UnclearStart, judge_standing, stand
 from conformance.stems.server.recorded.texts import RecordedTexts
 from conformance.stems.server.run import Midway
 
@@ -70,7 +70,7 @@ def _judged(start: ServerStart, first: RecordedEvent, events: Sequence[RecordedE
     run, broken = recorded_run(engine, config, texts), None
     try:
         stand(run, engine, first, texts)
-        LockStep(run, config, 1).judge(PLAY)  # all laws of the state with which the recording begins
+        judge_standing(run)
         LockStep(run, config, often).do(PLAY)
     except Finding as found:
         broken = found

@@ -13,10 +13,10 @@ from typing import Any
 
 import immutables
 
-from conformance.driver.lockstep import Finding
+from conformance.driver.lockstep import INVARIANT, Finding, LockStep, breaks
 from conformance.driver.protocol import Key
 from conformance.driver.shadow import FULL, SWA
-from conformance.recording.server_records import RecordedEvent
+from conformance.recording.server_records import STANDS, RecordedEvent
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.cache.projection import NOTHING, RowHold
 from conformance.stems.pools.calls import whole_pages
@@ -29,9 +29,9 @@ from conformance.stems.session_trim.projection import ROW_OWNED, ROW_SENTENCE, o
 from spec import lock_ref_state
 from spec.cache_state import CacheState, home
 from spec.contents import Contents
-from spec.finite import Map
+from spec.finite import Domain, Map
 from spec.lengths import Length, in_pages
-from spec.lock_ref_state import COUNTED, HELD, ROOT, SKIPPED, LockRefState
+from spec.lock_ref_state import COUNTED, HELD, ROOT, SKIPPED, LockRefState, above_goes_on, paths_do_not_fork
 from spec.logic import but
 from spec.pair import Pair
 from spec.pool import HELD as OWNED
@@ -39,6 +39,8 @@ from spec.pool import RELEASED, Pool
 from spec.session_trim_state import RUNNING, SessionTrimState, has_gaps
 
 BEFORE = "who computed it before the recording began"
+# Laws of three nodes each. They are true of the paths of any tree, and so of the state that is read from one.
+OF_PATHS = frozenset({above_goes_on.__name__, paths_do_not_fork.__name__})
 
 
 class UnclearStart(Exception):
@@ -63,6 +65,38 @@ def stand(run: ServerRun, engine: PlayedServer, standing: RecordedEvent, texts: 
     run.law.state = shown.read(run.law.state)
     for pool, slots, prefixes, writer in shown.written:
         run.shadow.write(pool, slots, prefixes, writer)
+
+
+def judge_standing(run: ServerRun) -> None:
+    """Raises ``Finding`` if what stood there, to which ``stand`` has put the run, breaks a law."""
+    whole = run.law.state
+    run.law.state = _in_use(whole)
+    LockStep(run, run.config, 0).judge(STANDS)
+    for law in run.law.stem.invariants.values():
+        if law.name not in OF_PATHS and breaks(law, run.law.state):
+            run.law.report(Finding(law.name, law.sentence, "so the server stood", law.latent, INVARIANT))
+    run.law.state = whole
+
+
+def _in_use(st: CacheState) -> CacheState:
+    """The state without the nodes, handles and places that nobody uses: every law says of them what it says of
+    nothing.
+    """
+    pair, tree = st.rows.pools.now, st.tree
+    nodes = max((n for n in tree.nodes.items() if tree.alive(n)), default=1)
+    handles = max((h for h in tree.handles.items() if tree.active(h)), default=1)
+    rows, indices = Domain(0, st.rows.limit + nodes), Domain(0, max((i for _, i in _used(pair)), default=0) + 1)
+    sides = {"full": but(pair.full, rows=rows, indices=indices), "swa": but(pair.swa, rows=rows, indices=indices)}
+    return but(
+        st,
+        tree=but(tree, nodes=Domain(1, nodes), handles=Domain(1, handles)),
+        rows=but(st.rows, pools=but(st.rows.pools, now=but(pair, **sides))),
+    )
+
+
+def _used(pair: Pair) -> Iterable[tuple[int, int]]:
+    """Rows and indices at which a page stands."""
+    return (place for pool in (pair.full, pair.swa) for place, _ in pool.table.items())
 
 
 def _comes(run: ServerRun, request: int, known: ServedRequest, texts: RecordedTexts) -> None:
