@@ -308,13 +308,13 @@ def test_a_reason_that_is_not_whole_is_refused(wrong: str, tmp_path: Path) -> No
         file.write_text("[[miss]]\n" + "\n".join(f"{name} = {json.dumps(text)}" for name, text in entry.items()))
         return file
 
-    known = outcomes.reasons(written(entry))
+    known = outcomes.REASONS.read(written(entry))
     (explained,) = outcomes.with_reasons([row(MISSED)], "a", "1", known)
     assert (explained["kind"], explained["reason"]) == (REASONS[1], "r")
     assert outcomes.with_reasons([row(MISSED)], "a", "2", known)[0]["reason"] == ""
     spoilt = entry | {"kind": "no such kind"} if wrong == "another kind" else entry | {wrong: ""}
-    with pytest.raises(UsageError, match="a miss needs"):
-        outcomes.reasons(written(spoilt))
+    with pytest.raises(UsageError, match="each miss needs"):
+        outcomes.REASONS.read(written(spoilt))
 
 
 def test_each_reason_is_of_a_kept_miss_and_no_text_of_an_engine_is_kept() -> None:
@@ -322,7 +322,7 @@ def test_each_reason_is_of_a_kept_miss_and_no_text_of_an_engine_is_kept() -> Non
     kept = json.loads(file.read_text("utf-8")) if file.exists() else {}
     draws = [(one["engine"], one["release"], one["rows"]) for one in kept.values()]
     missed = {(*names, r["edit"]) for *names, rows in draws for r in rows if r["fate"] != FOUND}
-    assert {*outcomes.reasons(ROOT / "docs" / mutating_engine.REVIEWED)} <= missed
+    assert {*outcomes.REASONS.read(ROOT / "docs" / mutating_engine.REVIEWED)} <= missed
     assert not [r for one in kept.values() for r in one["rows"] if {*r} & {*mutating_engine.TEXTS}]
 
 

@@ -127,14 +127,14 @@ def test_a_reason_that_is_not_whole_is_refused(missing: str, tmp_path: Path) -> 
     file = tmp_path / "survivors.toml"
     lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry.items())
     file.write_text(f"[[survivor]]\n{lines}\n")
-    assert len(record.reasons(file)) == 1
+    assert len(record.REASONS.read(file)) == 1
     lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry.items() if name != missing)
     file.write_text(f"[[survivor]]\n{lines}\n")
     with pytest.raises(UsageError, match=missing):
-        record.reasons(file)
+        record.REASONS.read(file)
 
 
 def test_each_reason_is_of_a_survivor() -> None:
     kept = json.loads((ROOT / "docs" / mutating_impl.KEPT).read_text("utf-8"))
     alive = {tuple(row[name] for name in record.NAMED) for row in kept["mutants"] if row["fate"] == SURVIVES}
-    assert {*record.reasons(ROOT / "docs" / mutating_impl.REVIEWED)} <= alive
+    assert {*record.REASONS.read(ROOT / "docs" / mutating_impl.REVIEWED)} <= alive

@@ -101,24 +101,24 @@ ENTRY = 'engine = "vllm"\nrelease = "0.33.0"\nedit = "abc"\nright = "yes"\nreaso
 
 def test_what_was_reviewed_by_hand_is_read(tmp_path: Path) -> None:
     file = tmp_path / "recorded_edits.toml"
-    assert recording_edits.reviewed(file) == {}
+    assert recording_edits.BY_HAND.read(file) == {}
     file.write_text(f"[[edit]]\n{ENTRY}")
-    told = {"right": "yes", "reason": "The call takes no block."}
-    assert recording_edits.reviewed(file) == {("vllm", "0.33.0", "abc"): told}
+    told = recording_edits.BY_HAND.read(file)["vllm", "0.33.0", "abc"]
+    assert (told["right"], told["reason"]) == ("yes", "The call takes no block.")
 
 
 @pytest.mark.parametrize(
     ("was", "now", "message"),
     [
-        ('reason = "The call takes no block."', "", "an edit lacks reason"),
-        ('"yes"', '"maybe"', "right must be yes, late"),
+        ('reason = "The call takes no block."', "", "one lacks reason"),
+        ('"yes"', '"maybe"', "each edit needs .*right .yes, late.* one has another right"),
     ],
 )
 def test_an_entry_that_is_not_as_it_must_be_is_refused(tmp_path: Path, was: str, now: str, message: str) -> None:
     file = tmp_path / "recorded_edits.toml"
     file.write_text(f"[[edit]]\n{ENTRY.replace(was, now)}")
     with pytest.raises(UsageError, match=message):
-        recording_edits.reviewed(file)
+        recording_edits.BY_HAND.read(file)
 
 
 def test_edits_are_found_again_by_their_names(tmp_path: Path) -> None:

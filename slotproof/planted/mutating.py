@@ -14,7 +14,7 @@ from typing import Any
 from conformance.driver.cache_folder import checkout
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
-from conformance.planted.mutants.record import NAMED, reasons
+from conformance.planted.mutants.record import NAMED, REASONS
 from proofs.mutation import asked, record, trial
 from proofs.mutation.effects import DRAWN
 from proofs.mutation.operators import OPERATORS
@@ -134,7 +134,7 @@ def page() -> Json:
     if not place.exists():
         raise UsageError(f"docs/{KEPT} is missing: run make mutate first")
     kept: Json = plain_json.loads(place.read_text("utf-8"))
-    lines, known = {edit.key: edit.line for edit in record.every_edit()}, reasons(_kept_at().with_name(REVIEWED))
+    lines, known = {edit.key: edit.line for edit in record.every_edit()}, REASONS.read(_kept_at().with_name(REVIEWED))
     for row in (row for name in (SURVIVES, STRICTER) for row in kept[name]):
         row["line"] = lines.get(row["key"], "?")
         row["reason"] = known.get(tuple(row[name] for name in NAMED), {"reason": ""})["reason"]

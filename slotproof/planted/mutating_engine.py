@@ -138,7 +138,7 @@ def _tell(row: Json, number: int, of: int) -> None:
 
 def _finish(options: EngineMutationOptions, release: str, places: int, rows: Sequence[Json]) -> int:
     root = checkout()
-    known = outcomes.reasons(root / "docs" / REVIEWED) if root else {}
+    known = outcomes.REASONS.read(root / "docs" / REVIEWED) if root else {}
     explained = outcomes.with_reasons(rows, options.engine, release, known)
     sums = outcomes.sums(explained)
     drawn = {"engine": options.engine, "release": release, "files": [*options.files], "seed": options.seed}
@@ -198,7 +198,7 @@ def page() -> Json:
     root = checkout()
     assert root is not None, "documents are made in a checkout"
     kept: Json = plain_json.loads((root / "docs" / KEPT).read_text("utf-8"))
-    known = outcomes.reasons(root / "docs" / REVIEWED)
+    known = outcomes.REASONS.read(root / "docs" / REVIEWED)
     draws = []
     for one in kept.values():
         rows = outcomes.with_reasons(one["rows"], one["engine"], one["release"], known)

@@ -67,7 +67,7 @@ def run(options: ImplMutationOptions) -> int:
     write_json(options.json, made)
     if options.keep:
         write_text(root / "docs" / KEPT, plain_json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-    rows = record.with_reasons(made["mutants"], record.reasons(root / "docs" / REVIEWED))
+    rows = record.with_reasons(made["mutants"], record.REASONS.read(root / "docs" / REVIEWED))
     _print(rows, time.perf_counter() - start)
     return HOLDS if record.sums(rows)["share"] >= LEAST else BROKEN
 
@@ -172,7 +172,7 @@ def page() -> Json:
     if not place.exists():
         raise UsageError(f"docs/{KEPT} is missing: run slotproof mutate impl --keep first")
     kept: Json = plain_json.loads(place.read_text("utf-8"))
-    known = record.reasons(root / "docs" / REVIEWED)
+    known = record.REASONS.read(root / "docs" / REVIEWED)
     rows = record.with_reasons(kept["mutants"], known)
     now = record.fingerprint(root)
     alive = [row for row in rows if row["fate"] == SURVIVES]

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from conformance.engines import registry
 from conformance.planted.mutants import edits, places
 from conformance.planted.mutants.outcomes import FOUND
 from conformance.planted.mutants.places import CodeMutant
+from conformance.planted.mutants.reasons import ReviewedEdits
 from conformance.telling.pasted import as_test
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.screen import say
@@ -43,7 +43,8 @@ LONGEST = 1_800  # seconds after which a command has no end
 NO_END = -1  # in the place of an exit code
 FAILED, PASSED = 1, 0  # exit codes of pytest
 RIGHTLY = ("yes", "late", "no", "not named")  # whether the first wrong call was named: see docs/recorded_edits.toml
-NAMED_BY, UNREVIEWED = ("engine", "release", "edit"), {"right": "", "reason": ""}
+BY_HAND = ReviewedEdits("edit", ("engine", "release", "edit"), "right", RIGHTLY)
+UNREVIEWED = {"right": "", "reason": ""}
 OF_DRAW = ("edit", "file", "line", "function", "words")  # what of a draw's row is kept
 
 
@@ -247,10 +248,11 @@ def page() -> Json:
     root = checkout()
     assert root is not None, "documents are made in a checkout"
     kept: Json = json.loads((root / "docs" / KEPT).read_text("utf-8"))
-    known = reviewed(root / "docs" / REVIEWED)
+    known = BY_HAND.read(root / "docs" / REVIEWED)
     every = []
     for one in kept.values():
-        rows = [row | known.get((one["engine"], one["release"], row["edit"]), UNREVIEWED) for row in one["rows"]]
+        said = [known.get((one["engine"], one["release"], row["edit"]), UNREVIEWED) for row in one["rows"]]
+        rows = [row | {name: text[name] for name in UNREVIEWED} for row, text in zip(one["rows"], said, strict=True)]
         rows = [{**row, "test": _of_test(row) if row.get("short") is not None else ""} for row in rows]
         named = [row for row in rows if row["fate"] == NAMED]
         counts = {
@@ -260,19 +262,6 @@ def page() -> Json:
         }
         every.append({**one, "rows": rows, "counts": counts})
     return {"engines": every, "named": NAMED}
-
-
-def reviewed(file: Path) -> dict[tuple[str, ...], Json]:
-    """By engine, release and edit whether the call that was named is the first wrong one, and why; or why a recording
-    does not name the edit. ``UsageError`` for an entry that is not as it must be.
-    """
-    entries = tomllib.loads(file.read_text("utf-8")).get("edit", []) if file.exists() else []
-    for entry in entries:
-        if missing := [name for name in (*NAMED_BY, *UNREVIEWED) if not entry.get(name)]:
-            raise UsageError(f"{file.name}: an edit lacks {', '.join(missing)}; got {entry}")
-        if entry["right"] not in RIGHTLY:
-            raise UsageError(f"{file.name}: right must be {', '.join(RIGHTLY)}; got {entry['right']}")
-    return {tuple(entry[name] for name in NAMED_BY): {name: entry[name] for name in UNREVIEWED} for entry in entries}
 
 
 if __name__ == "__main__":

@@ -8,12 +8,11 @@ for that; where more are called equivalent, the rest counts as missed.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
+from conformance.planted.mutants.reasons import ReviewedEdits
 from conformance.planted.mutants.record import EQUIVALENT, interval
 
 FOUND, MISSED, HANGS, NO_VERDICT = "found", "missed", "hangs", "no verdict"
@@ -22,20 +21,7 @@ KINDS = (EQUIVALENT, "not modelled", "rule never sent", "configuration never mad
 AIM = 0.8  # of the edits that are not equivalent, so many should be found
 MOST_EQUIVALENT = 0.1
 NAMED = ("engine", "release", "edit")  # what names an edit in the file of reasons
-
-
-def reasons(file: Path) -> dict[tuple[str, ...], Json]:
-    """By engine, release and edit why it was missed. ``UsageError`` for an entry that is not as it must be."""
-    if not file.exists():
-        return {}
-    found: dict[tuple[str, ...], Json] = {}
-    for entry in tomllib.loads(file.read_text("utf-8")).get("miss", []):
-        missing = [name for name in (*NAMED, "kind", "reason") if not entry.get(name)]
-        if missing or entry["kind"] not in KINDS:
-            needed = f"{', '.join(NAMED)}, kind ({', '.join(KINDS[:-1])} or {KINDS[-1]}) and reason"
-            raise UsageError(f"{file.name}: a miss needs {needed}; got {entry}")
-        found[tuple(entry[name] for name in NAMED)] = entry
-    return found
+REASONS = ReviewedEdits("miss", NAMED, "kind", KINDS)  # why edits are missed
 
 
 def with_reasons(rows: Iterable[Json], engine: str, release: str, known: dict[tuple[str, ...], Json]) -> list[Json]:

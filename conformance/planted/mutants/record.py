@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
+from conformance.planted.mutants.reasons import ReviewedEdits
 
 RUNS, TESTS, NO_END, SURVIVES = "check", "tests", "no end", "survives"
 FATES = (RUNS, TESTS, NO_END, SURVIVES)
@@ -21,6 +20,7 @@ EQUIVALENT, OPEN = "equivalent", "open"
 LEAST = 0.95  # of the mutants that are not equivalent, so many must be noticed
 WITHIN = 1.96  # standard errors: an interval of 95%
 NAMED = ("file", "function", "was", "now")  # what names a mutant
+REASONS = ReviewedEdits("survivor", NAMED, "kind", (EQUIVALENT, OPEN), empty=("was", "now"))  # why mutants survive
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
@@ -28,20 +28,6 @@ def fingerprint(folder: Path) -> dict[str, str]:
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in sorted((folder / "impl").glob("*.py"))
     }
-
-
-def reasons(file: Path) -> dict[tuple[str, ...], Json]:
-    """By mutant why it survives. UsageError for an entry that is not as the file's head says."""
-    if not file.exists():
-        return {}
-    found: dict[tuple[str, ...], Json] = {}
-    for entry in tomllib.loads(file.read_text("utf-8")).get("survivor", []):
-        missing = [name for name in (*NAMED, "kind", "reason") if name not in entry]
-        if missing or entry["kind"] not in (EQUIVALENT, OPEN):
-            needed = f"{', '.join(NAMED)}, kind ({EQUIVALENT} or {OPEN}) and reason"
-            raise UsageError(f"{file.name}: a survivor needs {needed}; got {entry}")
-        found[tuple(entry[name] for name in NAMED)] = entry
-    return found
 
 
 def with_reasons(rows: Iterable[Json], known: dict[tuple[str, ...], Json]) -> list[Json]:
