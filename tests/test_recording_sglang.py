@@ -44,7 +44,7 @@ from conformance.recording.server_records import (
     digests_of,
     unpacked_server,
 )
-from conformance.stems.server.recorded.judged import JudgedServer, judged_server
+from conformance.stems.server.recorded.judged import JudgedServer, judged_server, watched_server
 from conformance.stems.server.recorded.player import PlayedServer
 from conformance.stems.server.recorded.run import recorded_run
 from conformance.stems.server.recorded.standing import OF_PATHS, stand
@@ -390,9 +390,74 @@ def test_what_ends_a_server_is_named_also_outside_of_all_watched_calls(
     with pytest.raises(ZeroDivisionError):
         all(True for _ in loaded.steps(60))
     recorder.stop()
-    verdict = judged_server(tmp_path / "a")
-    assert verdict.broken is not None
-    assert (verdict.broken.law, verdict.broken.kind, verdict.function) == (GOES_ON, ANSWER, named)
+    for verdict in (judged_server(tmp_path / "a"), watched_server(tmp_path / "a", lambda _: True, silence=1)):
+        assert verdict is not None
+        assert verdict.broken is not None
+        assert (verdict.broken.law, verdict.broken.kind, verdict.function) == (GOES_ON, ANSWER, named)
+
+
+# A recording that is watched while it is written.
+
+
+@pytest.mark.soak(but=2)
+@pytest.mark.parametrize("load", LOADS[::-1], ids=str)
+def test_a_recording_of_a_server_is_judged_while_it_is_written(tmp_path: Path, load: dict[str, Any]) -> None:
+    """Whoever watches says soon what is said afterwards. What a pass samples is told a turn or two later, and until
+    then the pass waits.
+    """
+    loaded = LoadedServer(release_of_server(), RandomClients(**load), 4)
+    for _ in loaded.steps(20):
+        pass
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    seen, behind = [0], []
+
+    def goes_on(verdict: JudgedServer | None) -> bool:
+        seen.append(0 if verdict is None else verdict.calls)
+        behind.append(recorder.calls - seen[-1])
+        for _ in loaded.steps(3):
+            pass
+        return len(seen) < 50
+
+    watching = watched_server(tmp_path / "a", goes_on)
+    recorder.stop()
+    assert watching is not None
+    assert watching.broken is None
+    assert max(behind) < 150
+    assert seen[-1] > recorder.calls - 150
+    assert len({*seen}) > 30
+    assert judged_server(tmp_path / "a").broken is None
+
+
+def test_who_watches_a_server_ends_with_the_first_wrong_event(tmp_path: Path) -> None:
+    plant = next(iter(PLANTS))
+    verdict, _ = judged_with_plant(plant, tmp_path / "a", skips=3, before=30)
+    found = watched_server(tmp_path / "a", lambda _: False)
+    assert found is not None
+    assert (found.calls, found.function, str(found.broken)) == (verdict.calls, verdict.function, str(verdict.broken))
+    assert found.broken is not None
+
+
+def test_an_exception_that_a_server_survives_is_not_its_end_for_who_watches(tmp_path: Path) -> None:
+    """The exception waits for what comes after it."""
+    loaded = LoadedServer(release_of_server(), RandomClients(**SHORT), 1)
+    recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
+    calls = []
+
+    def goes_on(verdict: JudgedServer | None) -> bool:
+        calls.append(0 if verdict is None else verdict.calls)
+        if len(calls) == 10:
+            recorder.raised("evicted", ValueError("the engine catches it"))
+        elif len(calls) != 11:  # it takes long
+            for _ in loaded.steps(3):
+                pass
+        return len(calls) < 20
+
+    watching = watched_server(tmp_path / "a", goes_on)
+    recorder.stop()
+    assert watching is not None
+    assert watching.broken is None
+    assert calls[11] <= calls[10] + 1
+    assert calls[-1] > calls[10] + 20
 
 
 def test_recording_a_server_changes_nothing(tmp_path: Path) -> None:
@@ -794,9 +859,9 @@ def test_the_commands_record_and_judge_a_server(tmp_path: Path) -> None:
     assert found.exit_code == HOLDS
     assert "no law is broken in " in found.output
     assert "recorded: sglang" in found.output
-    refused = run(app, ["watch", path, "--for", "5s"])
-    assert isinstance(refused.exception, UsageError)
-    assert "it cannot be watched yet" in str(refused.exception)
+    watched = run(app, ["watch", path, "--for", "5s"])
+    assert watched.exit_code == HOLDS
+    assert "no law is broken in " in watched.output
 
 
 def test_a_short_run_of_a_server_with_the_broken_law_is_found(tmp_path: Path) -> None:

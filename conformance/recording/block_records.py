@@ -161,7 +161,7 @@ def unpacked(data: bytes) -> RecordedCall | RecordedStart:
     """The record that these bytes are. Raises ``NotARecording`` for one of another kind of server."""
     code, *rest = msgpack.unpackb(data, strict_map_key=False)
     if code not in CODES:
-        raise NotARecording("it is of a whole server: judge it when it is written, it cannot be watched yet")
+        raise NotARecording("it is of a whole server, not of a scheduler with its blocks")
     if code == START:
         start = RecordedStart(*rest)
         return start._replace(

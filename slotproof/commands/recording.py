@@ -22,9 +22,8 @@ from conformance.recording.segments import NotARecording
 from conformance.recording.started import start
 from conformance.search.hunt import Difference
 from conformance.search.judge import excluded
-from conformance.search.recorded import Judged, judged_file
+from conformance.search.recorded import Judged, judged_file, watched_file
 from conformance.search.short_run import short_run
-from conformance.stems.block_cache.recorded.judged import JudgedRecording, watched
 from conformance.stems.server.recorded.judged import JudgedServer
 from conformance.telling.pasted import as_test
 from conformance.traces import known
@@ -130,12 +129,12 @@ def watch(options: JudgeOptions, seconds: float | None) -> int:
     """Judges a recording while it is written. ``seconds``: so long, ``None`` without an end."""
     began, cpu = time.monotonic(), time.process_time()
 
-    def waits(_: JudgedRecording | None) -> bool:
+    def waits(_: Judged | None) -> bool:
         time.sleep(POLL_S)
         return seconds is None or time.monotonic() - began < seconds
 
     try:
-        found = watched(options.file, waits, options.laws)
+        found = watched_file(options.file, waits, options.laws)
     except (NotARecording, OSError) as error:
         raise UsageError(str(error)) from None
     if found is None:
@@ -235,7 +234,9 @@ def _print_wrong(found: Judged) -> None:
 def _evaluated(found: Judged, options: JudgeOptions) -> str:
     laws = f", and after each {options.laws} calls" if options.laws else ""
     if isinstance(found, JudgedServer):
-        left = f"; in the middle of the last {found.unjudged} calls the recording ends" if found.unjudged else ""
+        left = (
+            f"; not yet the last {found.unjudged}, in which something is not done or not told" if found.unjudged else ""
+        )
         return f"after each call what it did, and all that the server showed{laws}{left}"
     states = "once" if found.starts == 1 else f"{found.starts} times"
     return (

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.driver.lockstep import Finding, LockStep
-from conformance.recording.segments import NotARecording, records
-from conformance.recording.server_records import DIGEST_BYTES, STANDS, RecordedEvent, ServerStart, unpacked_server
-from conformance.stems.server.recorded.player import FLUSHED, PlayedServer
+from conformance.recording.segments import GrowingRecording, NotARecording, records
+from conformance.recording.server_records import RAISED, STANDS, RecordedEvent, ServerStart, unpacked_server
+from conformance.stems.server.recorded.player import PlayedServer
 from conformance.stems.server.recorded.run import PLAY, recorded_run
+from conformance.stems.server.recorded.sizes import RecordedSizes, sized
 from conformance.stems.server.recorded.standing import UnclearStart, judge_standing, stand
 from conformance.stems.server.recorded.texts import RecordedTexts
-from conformance.stems.server.run import Midway
+from conformance.stems.server.recorded.untold import UntoldTokens
+from conformance.stems.server.run import Midway, ServerRun
+
+SILENCE_S = 10.0  # after an exception, a server that has told nothing for so long has ended
 
 
 @dataclass(frozen=True)
 class JudgedServer:
     """What is said of a recording.
 
-    ``start``: its first record. ``calls``: how many events were judged, the first wrong one among them. ``at``: the
-    time of the last of them. ``broken``: what the first wrong one broke, ``None`` if nothing is broken. ``function``,
-    ``requests``: the engine's function that was called then, and its requests, each by its number and the engine's name
-    of it. ``by_function``: how many events of each function were judged. ``starts``: how often the recording tells all
-    that the server shows. ``unjudged``: events at the end, in the middle of which the recording ends.
+    ``start``: the record with which the judge began. ``calls``: how many events were judged, the first wrong one among
+    them. ``at``: the time of the last of them. ``broken``: what the first wrong one broke, ``None`` if nothing is
+    broken. ``function``, ``requests``: the engine's function that was called then, and its requests, each by its number
+    and the engine's name of it. ``by_function``: how many events of each function were judged. ``starts``: how often
+    the recording tells all that the server shows. ``unjudged``: events at the end that were not judged, since the
+    recording ends in the middle of something, or does not tell yet what they sample.
     """
 
     start: ServerStart
@@ -39,91 +45,162 @@ class JudgedServer:
     unjudged: int = 0
 
 
+@dataclass
+class _Begun:
+    """A judge that has begun, with the record ``start``."""
+
+    start: ServerStart
+    run: ServerRun
+    engine: PlayedServer
+    lock: LockStep
+
+
+class ServerJudge:
+    """Judges events in their order. ``often``: all laws are evaluated after one of so many events, 0 for never; else
+    they are where the recording shows something else than the law has. ``broken``: the first finding.
+    """
+
+    def __init__(self, often: int = 0) -> None:
+        self._often = often
+        self._told: ServerStart | None = None
+        self._texts, self._untold, self._sizes = RecordedTexts(), UntoldTokens(), RecordedSizes()
+        self._names: dict[int, str] = {}
+        self._midway = Midway()
+        self._coming: deque[tuple[RecordedEvent, bool]] = deque()  # and whether the server may be judged after it
+        self._taken = 0  # how many events came before these
+        self._unclear = "there is no record in it from which a reader can begin"
+        self._begun: _Begun | None = None
+        self.broken: Finding | None = None
+
+    def takes(self, record: ServerStart | RecordedEvent) -> None:
+        """The next record has come. Raises ``NotARecording`` if it is of a server that no recording can describe."""
+        if isinstance(record, ServerStart):
+            if record.standing is None:
+                raise NotARecording(f"the recorded server has what no recording says: {', '.join(record.unknown)}")
+            self._told = self._told or record
+            record = record.standing
+        self._names |= dict(record.names)
+        self._texts.learns(record.texts)
+        for one in record.passes:
+            self._texts.computes(one)
+        self._untold.takes(self._taken + len(self._coming), record, self._texts)
+        self._sizes.takes(record)
+        self._coming.append((record, not self._midway.after(record.kind)))
+
+    def judge(self, ended: bool) -> bool:
+        """Judges what has come. ``ended``: nothing else comes; until then an event waits for the tokens that it
+        samples, and an exception for what comes after it. ``False``: a law is broken, and no other event is judged.
+        """
+        ready = self._ready(ended)
+        try:
+            if self._begun is None:
+                self._begin(ready)
+            if self._begun is not None and ready:
+                begun = self._begun
+                begun.run.law.state = sized(begun.run.law.state, **self._sizes.of(begun.start.config))
+                begun.engine.coming.extend(ready)
+                begun.lock.do(PLAY)
+                begun.lock.trace.steps.clear()  # nobody repeats them
+        except Finding as found:
+            self.broken = found
+        return self.broken is None
+
+    @property
+    def ends_with_exception(self) -> bool:
+        """The last event that has come is an exception."""
+        return bool(self._coming) and self._coming[-1][0].kind == RAISED
+
+    def _ready(self, ended: bool) -> deque[RecordedEvent]:
+        """The events that can be judged now, up to one after which the server is not in the middle of something."""
+        coming = self._coming
+        count = len(coming) if ended else self._untold.before(self._taken + len(coming)) - self._taken
+        while count and not self._may_end_with(count, ended):
+            count -= 1
+        self._taken += count
+        return deque(coming.popleft()[0] for _ in range(count))
+
+    def _may_end_with(self, count: int, ended: bool) -> bool:
+        """So many events can be judged without the next one: the server is not in the middle of something, and an
+        exception is the last that the recording has.
+        """
+        event, is_whole = self._coming[count - 1]
+        return is_whole and (event.kind != RAISED or (ended and count == len(self._coming)))
+
+    def _begin(self, ready: deque[RecordedEvent]) -> None:
+        """Begins with the first of these events that says enough, and leaves those after it."""
+        while ready and self._begun is None:
+            first = ready.popleft()
+            if first.kind == STANDS:
+                self._stands(first)
+
+    def _stands(self, first: RecordedEvent) -> None:
+        assert self._told is not None, "the reader of a file begins with a start"
+        start = self._told._replace(at=first.at, standing=first)
+        config = {**start.config, **self._sizes.of(start.config)}
+        engine = PlayedServer(first, start.overlaps, config, self._texts)
+        run = recorded_run(engine, config, self._texts)
+        begun = _Begun(start, run, engine, LockStep(run, config, self._often))
+        try:
+            self._begun = begun
+            stand(run, engine, first, self._texts)
+            judge_standing(run)
+        except UnclearStart as error:
+            self._begun, self._unclear = None, str(error)
+
+    def verdict(self) -> JudgedServer | None:
+        """What is said so far; ``None``: the judge has not begun."""
+        if self._begun is None:
+            return None
+        start, engine = self._begun.start, self._begun.engine
+        last = engine.last if engine.calls or engine.starts > 1 else None
+        wrong = last if self.broken is not None else None
+        whom = [f"{one.request} ({self._names.get(one.request, 'no name')})" for one in wrong.requests] if wrong else []
+        who = ("" if wrong is None else wrong.function, whom)
+        at, counts = start.at if last is None else last.at, engine.by_function
+        return JudgedServer(start, engine.calls, at, self.broken, *who, counts, engine.starts, len(self._coming))
+
+    def must_have_begun(self) -> JudgedServer:
+        """What is said. Raises ``NotARecording`` if there is nothing to judge."""
+        if (found := self.verdict()) is None:
+            raise NotARecording(self._unclear)
+        return found
+
+
 def judged_server(path: Path, often: int = 0) -> JudgedServer:
-    """Judges the recording ``path``. ``often``: all laws are evaluated after one of so many events, 0 for never; else
-    they are where the recording shows something else than the law has.
+    """Judges the recording ``path``. ``often``: as of ``ServerJudge``.
 
     Raises ``NotARecording`` if the file is none, or nothing in it can be judged; ``OSError`` if it cannot be read.
     """
-    told = [unpacked_server(one) for one in records(path)]
-    unclear = f"{path}: there is no record in it from which a reader can begin"
-    for at, start in enumerate(told):
-        if not isinstance(start, ServerStart):
-            continue
-        if start.standing is None:
-            raise NotARecording(f"{path}: the recorded server has what no recording says: {', '.join(start.unknown)}")
-        events = [one.standing if isinstance(one, ServerStart) else one for one in told[at + 1 :]]
-        try:
-            return _judged(start, start.standing, [event for event in events if event is not None], often)
-        except UnclearStart as error:
-            unclear = f"{path}: {error}"
-    raise NotARecording(unclear)
-
-
-def _judged(start: ServerStart, first: RecordedEvent, events: Sequence[RecordedEvent], often: int) -> JudgedServer:
-    """``first``: what the server shows before ``events``."""
-    whole = events[: _last_whole(events)]
-    texts = _texts([first, *events])
-    config = {**start.config, **_sizes(start, [first, *whole])}
-    engine = PlayedServer(first, start.overlaps, config, texts)
-    engine.events = whole
-    run, broken = recorded_run(engine, config, texts), None
+    judge = ServerJudge(often)
     try:
-        stand(run, engine, first, texts)
-        judge_standing(run)
-        LockStep(run, config, often).do(PLAY)
-    except Finding as found:
-        broken = found
-    seen = events[: engine.played]
-    last = seen[-1] if seen else None
-    names = dict(pair for event in (first, *seen) for pair in event.names)
-    whom = [f"{one.request} ({names.get(one.request, 'no name')})" for one in last.requests] if last else []
-    wrong = (last.function, whom) if last is not None and broken is not None else ("", [])
-    calls = [event for event in seen if event.kind != STANDS]
-    counts = Counter(event.function for event in calls)
-    at = last.at if last is not None else start.at
-    starts = 1 + len(seen) - len(calls)
-    return JudgedServer(start, len(calls), at, broken, *wrong, counts, starts, len(events) - len(whole))
+        for record in records(path):
+            judge.takes(unpacked_server(record))
+        judge.judge(ended=True)
+        return judge.must_have_begun()
+    except NotARecording as error:
+        raise NotARecording(_named(path, error)) from None
 
 
-def _sizes(start: ServerStart, events: Sequence[RecordedEvent]) -> dict[str, int]:
-    """How many nodes the tree has at most, and how many pages a row or a path has at most: never more than the pool has
-    pages. In the law a split has both nodes for a moment.
+def watched_server(
+    path: Path, waits: Callable[[JudgedServer | None], bool], often: int = 0, silence: float = SILENCE_S
+) -> JudgedServer | None:
+    """Judges a recording while it is written, see ``conformance.search.recorded.watched_file``. A server that goes on
+    after an exception polls again, and tells so: where nothing comes for ``silence`` seconds, the exception has ended
+    it.
     """
-    page, pages = int(start.config["page_size"]), int(start.config["size"])
-    here: dict[int, int] = {}  # by node, how many tokens the path to its end has
-    nodes = longest = 0
-    for event in events:
-        if event.kind in (FLUSHED, STANDS):
-            here.clear()
-        if (change := event.change) is None:
-            continue
-        for row in change.rows:
-            longest = max(longest, row.allocated)
-        for left in change.gone:
-            here.pop(left, None)
-        for node in change.nodes:
-            own = len(node.digests) // DIGEST_BYTES if node.digests is not None else 0
-            here[node.node] = here.get(node.parent, 0) + own if own else here.get(node.node, 0)
-            longest = max(longest, here[node.node])
-        nodes = max(nodes, len(here))
-    return {"nodes": min(pages, 2 * nodes + 1), "longest": min(pages, -(-longest // page) + 1)}
+    judge, tail, heard = ServerJudge(often), GrowingRecording(path), time.monotonic()
+    try:
+        while True:
+            for record in tail.read():
+                judge.takes(unpacked_server(record))
+                heard = time.monotonic()
+            ended = judge.ends_with_exception and time.monotonic() - heard > silence
+            if not judge.judge(ended) or not waits(judge.verdict()):
+                return judge.verdict()
+    except NotARecording as error:
+        raise NotARecording(_named(path, error)) from None
 
 
-def _texts(events: Sequence[RecordedEvent]) -> RecordedTexts:
-    """What all events tell of texts: a pass is explained with the token that it samples, which is told later."""
-    texts = RecordedTexts()
-    for event in events:
-        texts.learns(event.texts)
-        for one in event.passes:
-            texts.computes(one)
-    return texts
-
-
-def _last_whole(events: Sequence[RecordedEvent]) -> int:
-    """How many events there are up to the last after which the server was not in the middle of something."""
-    midway, found = Midway(), 0
-    for number, event in enumerate(events, start=1):
-        if not midway.after(event.kind):
-            found = number
-    return found
+def _named(path: Path, error: NotARecording) -> str:
+    said = str(error)
+    return said if said.startswith(str(path)) else f"{path}: {said}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, deque
 
 from conformance.driver.protocol import Json
 from conformance.recording.server_records import (
@@ -30,8 +30,10 @@ FULL = "full"
 
 
 class PlayedServer:
-    """A ``ServerEngine`` that plays events, of which the first one tells what the server shows before the others.
-    ``played``: how many of these others were played so far. ``shape``: see ``recorded_run``.
+    """A ``ServerEngine`` that plays events. ``standing``: tells what the server shows before all others. ``coming``:
+    those that are played next. ``calls``: how many were played so far, of each function ``by_function``. ``last``: that
+    which was played last. ``starts``: how often the recording has told all that the server shows. ``shape``: see
+    ``recorded_run``.
     """
 
     fragile = False
@@ -40,8 +42,10 @@ class PlayedServer:
     def __init__(self, standing: RecordedEvent, overlaps: bool, shape: Json, texts: RecordedTexts) -> None:
         self.shape = shape
         self.overlaps = overlaps
-        self.events: Sequence[RecordedEvent] = ()
-        self.played = 0
+        self.coming: deque[RecordedEvent] = deque()
+        self.calls = self.starts = 0
+        self.by_function = Counter[str]()
+        self.last = standing
         self._texts = texts
         self._sides = list(shape["components"])
         self._plays(standing)
@@ -59,18 +63,17 @@ class PlayedServer:
         self._sizes = [(0, 0) for _ in self._sides]
         self._holds: list[tuple[int, int, int | None]] = []
 
-    @property
-    def last(self) -> RecordedEvent:
-        """The event that was played last."""
-        return self.events[self.played - 1]
-
     def go_on(self) -> ServerEvent:
         """The next event."""
-        self.played += 1
+        self.last = self.coming.popleft()
+        if self.last.kind != STANDS:
+            self.calls += 1
+            self.by_function[self.last.function] += 1
         return self._plays(self.last)
 
     def _plays(self, event: RecordedEvent) -> ServerEvent:
         if event.kind == STANDS:
+            self.starts += 1
             self._forgets()
         for told in event.texts:
             into = self._input if told.part == INPUT else self._answers

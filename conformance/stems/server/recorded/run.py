@@ -10,12 +10,10 @@ from conformance.driver.protocol import Json
 from conformance.recording.server_records import ARRIVED, RAISED, STANDS, STRAYED
 from conformance.stems.server.protocol import ServerEvent
 from conformance.stems.server.recorded.player import PlayedServer
+from conformance.stems.server.recorded.sizes import sized
 from conformance.stems.server.recorded.texts import RecordedTexts
 from conformance.stems.server.run import Midway, ServerRun
 from conformance.stems.server.served import GOES_ON, GOES_ON_SENTENCE
-from spec.cache_state import CacheState
-from spec.finite import Domain
-from spec.logic import but
 
 PLAY = "play"  # the only operation of such a run: all events
 
@@ -26,7 +24,7 @@ def recorded_run(engine: PlayedServer, config: Json, texts: RecordedTexts) -> Se
     """
     # Why a request was retracted, and how much of a text may be found, is not recorded.
     run = ServerRun(engine, config, sampled=texts.token, wastes=False)  # type: ignore[arg-type]
-    run.law.state = _with_indices(run.law.state, config["longest"])
+    run.law.state = sized(run.law.state, config["nodes"], config["longest"])
     run.law.names = replace(run.law.names, node=partial(_node_name, run, texts))
     run.operations = {PLAY: partial(_play, run, engine)}
     return run
@@ -41,9 +39,9 @@ def _node_name(run: ServerRun, texts: RecordedTexts, number: int) -> str:
 def _play(run: ServerRun, engine: PlayedServer) -> Calls:
     """All events, one after the other."""
     midway = Midway()
-    while engine.played < len(engine.events):
+    while engine.coming:
         event: ServerEvent = yield EngineCall("go_on", engine.go_on, unjudged=midway.now)
-        run.shadow.step, run.law.operation = engine.played, engine.last.function
+        run.shadow.step, run.law.operation = engine.calls, engine.last.function
         if event.kind == ARRIVED:
             run.forks.update((request, request) for request in event.requests)  # a text of its own for each
         if event.kind == RAISED:
@@ -55,14 +53,5 @@ def _play(run: ServerRun, engine: PlayedServer) -> Calls:
 
 def _may_go_on(engine: PlayedServer) -> None:
     """A call has raised an exception. Raises ``Finding`` if it was the last that the server did: that has ended it."""
-    if engine.played == len(engine.events):
+    if not engine.coming:
         raise Finding(GOES_ON, GOES_ON_SENTENCE, engine.last.function)  # of the kind of a drawn run's finding
-
-
-def _with_indices(st: CacheState, pages: int) -> CacheState:
-    """The law's first state, where no row or path has more than so many pages. Without that a law of each page of each
-    node looks at as many places as the pool has pages.
-    """
-    pair, indices = st.rows.pools.now, Domain(0, pages)
-    sides = {"full": but(pair.full, indices=indices), "swa": but(pair.swa, indices=indices)}
-    return but(st, rows=but(st.rows, pools=but(st.rows.pools, now=but(pair, **sides))))

@@ -34,6 +34,10 @@ class RecordedTexts:
                 self._place.setdefault(number, (one.request, len(text)))
                 text.append(number)
 
+    def length(self, request: int) -> int:
+        """How many tokens of a request's text are told."""
+        return len(self._of.get(request, ()))
+
     def computes(self, one: RecordedPass) -> None:
         """A pass computes tokens. Where no text tells a token, as at the end of a recording, it is the one that its
         pass computes.
