@@ -137,15 +137,10 @@ def begins_path(st: CacheState, node: Number, pages: Seq) -> Truth:
     """``pages`` are the first pages on the path from the root to ``node``, in order of their index."""
     full = full_pool(st.rows)
 
-    def stand(n: Number) -> Truth:
-        return full.indices.all(
-            lambda i: implies(
-                over(st.tree, n, node) & (begin(st.tree, n) <= i) & (i < st.tree.stop(n)) & (i < pages.length),
-                pages.at(i) == full.table(home(st, n), i),
-            )
-        )
+    def stands(i: Number) -> Truth:
+        return implies(i < pages.length, pages.at(i) == full.table(home(st, st.cover(node, i)), i))
 
-    return (pages.length <= end(st.tree, node)) & ((node == ROOT) | st.tree.nodes.all(stand))
+    return (pages.length <= end(st.tree, node)) & full.indices.all(stands)
 
 
 def read_path(st: CacheState, row: Number, pages: Seq) -> CacheState:
