@@ -574,6 +574,7 @@ def test_traces_have_the_verdicts_that_they_have_in_triton() -> None:
     assert "lawful_call_is_answered" in on_arrays.stdout
 
 
+@pytest.mark.soak
 def test_a_wrong_choice_of_kernels_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "sglang" / "srt" / "mem_cache").mkdir(parents=True)
     code = "import sys, pathlib; from conformance.engines.sglang import PLUGIN as plugin\n"

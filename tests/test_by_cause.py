@@ -145,6 +145,7 @@ def test_a_release_without_a_repair_that_mends_cannot_be_checked_repaired() -> N
         assert not repaired._is_mended(cause, set(), server)
 
 
+@pytest.mark.soak
 def test_a_repaired_cause_is_neither_listed_nor_avoided() -> None:
     asked = {"engine": "sglang", "listed": NEWEST}
     listed = judge.listed_of(asked)

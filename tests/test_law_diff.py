@@ -335,6 +335,7 @@ def report(out: Path) -> Any:
     return found
 
 
+@pytest.mark.soak
 def test_two_git_revisions_are_compared(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "diff.json"
     assert diffing.run("HEAD~1", "HEAD", out, "text") == codes.HOLDS
