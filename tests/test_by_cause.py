@@ -134,6 +134,7 @@ def test_the_causes_of_a_release_are_those_that_it_is_known_to_have(served: Serv
     assert {*repaired.standing(served)} == of_sglang, "the newest release has each of them"
 
 
+@pytest.mark.soak
 def test_a_release_without_a_repair_that_mends_cannot_be_checked_repaired() -> None:
     """The engine of this name has none of the lines, and a repair that mends nothing does not count."""
     with Served(Subject("toy")) as server:

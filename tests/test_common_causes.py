@@ -37,6 +37,7 @@ def mended(served: Served, shown: dict[str, str], *, without: tuple[str, ...] = 
 
 
 @pytest.mark.engine
+@pytest.mark.soak
 def test_a_cause_is_repaired_in_both_where_its_repair_mends_both(served: Served) -> None:
     assert mended(served, SHOWN) == [CAUSE, OTHER]
     assert mended(served, SHOWN, without=(SHOWN[OTHER],)) == [CAUSE], "the subject no longer shows the other one"

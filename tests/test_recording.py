@@ -84,6 +84,7 @@ def test_each_release_under_load_keeps_the_law(tmp_path: Path, load: dict[str, A
     assert judged(tmp_path / "a").broken is None
 
 
+@pytest.mark.soak
 def test_all_laws_say_what_the_changes_say(tmp_path: Path) -> None:
     """With every law evaluated after each call the verdict stays, on a lawful recording and on a wrong one."""
     small = {"requests": 3, "blocks": 24, "block_size": 4, "prompt": 20, "outputs": 8}
@@ -522,6 +523,7 @@ def test_the_command_names_the_first_wrong_call(tmp_path: Path) -> None:
     assert f"law {verdict.broken.law}" in found.output
 
 
+@pytest.mark.soak
 def test_a_short_run_with_the_broken_law_is_found(tmp_path: Path) -> None:
     """From the recording to a run of a few operations on a small pool of the code that was recorded, and its test. On
     the release as it is this run keeps the law.

@@ -399,7 +399,7 @@ def test_what_ends_a_server_is_named_also_outside_of_all_watched_calls(
 # A recording that is watched while it is written.
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("load", LOADS[::-1], ids=str)
 def test_a_recording_of_a_server_is_judged_while_it_is_written(tmp_path: Path, load: dict[str, Any]) -> None:
     """Whoever watches says soon what is said afterwards. What a pass samples is told a turn or two later, and until
@@ -602,7 +602,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert verdict.calls >= int(found.stdout.split()[-1])
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("load", LOADS[::-1], ids=str)
 def test_a_recording_begins_while_requests_run(tmp_path: Path, load: dict[str, Any]) -> None:
     """One server is recorded eight times, one after the other: each recording begins with what stands there then."""
@@ -677,9 +677,8 @@ def leaks_page(scheduler: Any, _: Any) -> None:
 
 def frees_page_of_request(scheduler: Any, request: Any) -> None:
     """The last page of a request is free, too."""
-    allocator, rows = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool
-    slot = rows.req_to_token[request.kv.req_pool_idx, request.kv.kv_allocated_len - 1]
-    allocator.free_pages = torch.cat([allocator.free_pages, slot.reshape(1).to(torch.int64) // allocator.page_size])
+    allocator = scheduler.token_to_kv_pool_allocator
+    allocator.free_pages = torch.cat([allocator.free_pages, last_slot(scheduler, request) // allocator.page_size])
 
 
 def frees_row_of_request(scheduler: Any, request: Any) -> None:
@@ -713,6 +712,39 @@ def reads_other_page(scheduler: Any, request: Any) -> None:
     table[row, :size] = table[row, size : 2 * size].clone()
 
 
+def last_slot(scheduler: Any, request: Any) -> Any:
+    """The slot of the last token that a request has one for, as a tensor of one element."""
+    table = scheduler.req_to_token_pool.req_to_token
+    return table[request.kv.req_pool_idx, request.kv.kv_allocated_len - 1].reshape(1).to(torch.int64)
+
+
+def frees_window_of_request(scheduler: Any, request: Any) -> None:
+    """The last SWA page of a request is free, too."""
+    allocator = scheduler.token_to_kv_pool_allocator
+    swa, page = allocator.swa_attn_allocator, scheduler.page_size
+    slot = allocator.full_to_swa_index_mapping[last_slot(scheduler, request)]
+    swa.free_pages = torch.cat([swa.free_pages, slot // page])
+
+
+def maps_to_another_offset(scheduler: Any, request: Any) -> None:
+    """The last token of a request has another place in its SWA page."""
+    mapping, slot = scheduler.token_to_kv_pool_allocator.full_to_swa_index_mapping, last_slot(scheduler, request)
+    mapping[slot] = mapping[slot] // scheduler.page_size * scheduler.page_size + (slot + 1) % scheduler.page_size
+
+
+def loses_window_of_node(scheduler: Any, _: Any) -> None:
+    """The window of a node that a request has locked counts no lock."""
+    swa = layout.parts(scheduler)[1]
+    node = next(node for node in nodes_of(scheduler) if node.component_data[swa].lock_ref)
+    node.component_data[swa].lock_ref = 0
+
+
+WINDOWED = LOADS[8]
+WRONG_WINDOWS: dict[Callable[[Any, Any], None], str] = {
+    frees_window_of_request: "one_owner",
+    maps_to_another_offset: "mapping_keeps_offset",
+    loses_window_of_node: "swa_evictable_is_sum",
+}
 WRONG_STATES: dict[Callable[[Any, Any], None], str] = {
     leaks_page: "no_leak",
     frees_page_of_request: "one_owner",
@@ -723,14 +755,16 @@ WRONG_STATES: dict[Callable[[Any, Any], None], str] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG_STATES, ids=lambda wrong: wrong.__name__)
+@pytest.mark.parametrize("wrong", WRONG_STATES | WRONG_WINDOWS, ids=lambda wrong: wrong.__name__)
 def test_a_state_with_which_a_recording_begins_is_judged(tmp_path: Path, wrong: Callable[[Any, Any], None]) -> None:
     """What was wrong before a server was recorded is named, and of no call."""
-    loaded = LoadedServer(release_of_server(), RandomClients(**SHORT), 1)
-    for _ in loaded.steps(30):
+    load = WINDOWED if wrong in WRONG_WINDOWS else SHORT
+    loaded = LoadedServer(release_of_server(), RandomClients(**load), 1)
+    for _ in loaded.steps(60):
         request = next((one for one in loaded.scheduler.running_batch.reqs if one.kv.cache_protected_len >= 8), None)
         if request is not None:
             break
+    assert request is not None
     wrong(loaded.scheduler, request)
     recorder = ServerRecorder(loaded.scheduler, SegmentWriter(tmp_path / "a"), KEY)
     with suppress(AssertionError, RuntimeError):  # the release may notice it
@@ -739,7 +773,7 @@ def test_a_state_with_which_a_recording_begins_is_judged(tmp_path: Path, wrong: 
     recorder.stop()
     verdict = judged_server(tmp_path / "a")
     assert verdict.broken is not None
-    assert (verdict.calls, verdict.broken.law) == (0, WRONG_STATES[wrong])
+    assert (verdict.calls, verdict.broken.law) == (0, {**WRONG_STATES, **WRONG_WINDOWS}[wrong])
     said = CliRunner().invoke(app, ["judge", str(tmp_path / "a")])
     assert said.exit_code == BROKEN
     assert "breaks a law: who made it so was not recorded" in " ".join(said.output.split())
