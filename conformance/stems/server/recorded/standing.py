@@ -23,6 +23,7 @@ from conformance.stems.pools.calls import whole_pages
 from conformance.stems.requests.request import RunRequest
 from conformance.stems.server.protocol import ServedRequest
 from conformance.stems.server.recorded.player import PlayedServer
+from conformance.stems.server.recorded.sizes import sized
 from conformance.stems.server.recorded.texts import RecordedTexts
 from conformance.stems.server.run import ServerRun
 from conformance.stems.session_trim.projection import ROW_OWNED, ROW_SENTENCE, owned_pages
@@ -85,18 +86,9 @@ def _in_use(st: CacheState) -> CacheState:
     pair, tree = st.rows.pools.now, st.tree
     nodes = max((n for n in tree.nodes.items() if tree.alive(n)), default=1)
     handles = max((h for h in tree.handles.items() if tree.active(h)), default=1)
-    rows, indices = Domain(0, st.rows.limit + nodes), Domain(0, max((i for _, i in _used(pair)), default=0) + 1)
-    sides = {"full": but(pair.full, rows=rows, indices=indices), "swa": but(pair.swa, rows=rows, indices=indices)}
-    return but(
-        st,
-        tree=but(tree, nodes=Domain(1, nodes), handles=Domain(1, handles)),
-        rows=but(st.rows, pools=but(st.rows.pools, now=but(pair, **sides))),
-    )
-
-
-def _used(pair: Pair) -> Iterable[tuple[int, int]]:
-    """Rows and indices at which a page stands."""
-    return (place for pool in (pair.full, pair.swa) for place, _ in pool.table.items())
+    longest = max((i for pool in (pair.full, pair.swa) for (_, i), _ in pool.table.items()), default=0)
+    small = sized(st, nodes, longest + 1)
+    return but(small, tree=but(small.tree, handles=Domain(1, handles)))
 
 
 def _comes(run: ServerRun, request: int, known: ServedRequest, texts: RecordedTexts) -> None:
