@@ -57,11 +57,12 @@ class _Begun:
 
 class ServerJudge:
     """Judges events in their order. ``often``: all laws are evaluated after one of so many events, 0 for never; else
-    they are where the recording shows something else than the law has. ``broken``: the first finding.
+    they are where the recording shows something else than the law has. ``path``: the file that messages
+    name. ``broken``: the first finding.
     """
 
-    def __init__(self, often: int = 0) -> None:
-        self._often = often
+    def __init__(self, path: Path, often: int = 0) -> None:
+        self._path, self._often = path, often
         self._told: ServerStart | None = None
         self._texts, self._untold, self._sizes = RecordedTexts(), UntoldTokens(), RecordedSizes()
         self._names: dict[int, str] = {}
@@ -76,7 +77,8 @@ class ServerJudge:
         """The next record has come. Raises ``NotARecording`` if it is of a server that no recording can describe."""
         if isinstance(record, ServerStart):
             if record.standing is None:
-                raise NotARecording(f"the recorded server has what no recording says: {', '.join(record.unknown)}")
+                lacks = ", ".join(record.unknown)
+                raise NotARecording(f"{self._path}: the recorded server has what no recording says: {lacks}")
             self._told = self._told or record
             record = record.standing
         self._names |= dict(record.names)
@@ -162,7 +164,7 @@ class ServerJudge:
     def must_have_begun(self) -> JudgedServer:
         """What is said. Raises ``NotARecording`` if there is nothing to judge."""
         if (found := self.verdict()) is None:
-            raise NotARecording(self._unclear)
+            raise NotARecording(f"{self._path}: {self._unclear}")
         return found
 
 
@@ -171,14 +173,11 @@ def judged_server(path: Path, often: int = 0) -> JudgedServer:
 
     Raises ``NotARecording`` if the file is none, or nothing in it can be judged; ``OSError`` if it cannot be read.
     """
-    judge = ServerJudge(often)
-    try:
-        for record in records(path):
-            judge.takes(unpacked_server(record))
-        judge.judge(ended=True)
-        return judge.must_have_begun()
-    except NotARecording as error:
-        raise NotARecording(_named(path, error)) from None
+    judge = ServerJudge(path, often)
+    for record in records(path):
+        judge.takes(unpacked_server(record))
+    judge.judge(ended=True)
+    return judge.must_have_begun()
 
 
 def watched_server(
@@ -188,19 +187,11 @@ def watched_server(
     after an exception polls again, and tells so: where nothing comes for ``silence`` seconds, the exception has ended
     it.
     """
-    judge, tail, heard = ServerJudge(often), GrowingRecording(path), time.monotonic()
-    try:
-        while True:
-            for record in tail.read():
-                judge.takes(unpacked_server(record))
-                heard = time.monotonic()
-            ended = judge.ends_with_exception and time.monotonic() - heard > silence
-            if not judge.judge(ended) or not waits(judge.verdict()):
-                return judge.verdict()
-    except NotARecording as error:
-        raise NotARecording(_named(path, error)) from None
-
-
-def _named(path: Path, error: NotARecording) -> str:
-    said = str(error)
-    return said if said.startswith(str(path)) else f"{path}: {said}"
+    judge, tail, heard = ServerJudge(path, often), GrowingRecording(path), time.monotonic()
+    while True:
+        for record in tail.read():
+            judge.takes(unpacked_server(record))
+            heard = time.monotonic()
+        ended = judge.ends_with_exception and time.monotonic() - heard > silence
+        if not judge.judge(ended) or not waits(judge.verdict()):
+            return judge.verdict()
